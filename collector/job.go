@@ -1,0 +1,336 @@
+package collector
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/vethexporter/vethexporter/internal/metric"
+	"github.com/vethexporter/vethexporter/internal/netns"
+)
+
+// job is one scrape under way. Only the worker whose turn it is changes it; a worker that was given up on is refused, so
+// that what comes back late from the kernel changes nothing.
+type job struct {
+	ctx        context.Context
+	collectors []*Collector
+
+	mu        sync.Mutex
+	turn      *turn // whose turn it is; nil when the scrape is over
+	at        place // what the worker does now
+	since     time.Time
+	snap      *metric.Snapshot
+	node      int // next collector to run for the node
+	found     *netns.Found
+	excluded  int
+	visits    []*visit
+	next      int // next visit
+	runs      map[string]*runs
+	discovery time.Duration
+}
+
+// visit is what the scrape knows of one namespace.
+type visit struct {
+	ns      *netns.Namespace
+	next    int // next collector to run in it
+	series  int
+	outcome outcome // "" while it is not over
+	first   time.Time
+}
+
+// severity orders the outcomes of runs by what they mean for their visit. Those not listed mean nothing for it.
+var severity = map[outcome]int{outcomeOK: 1, outcomeCapped: 2, outcomeDenied: 3, outcomeFailed: 4, outcomeSkipped: 5}
+
+// worsen keeps the outcome that says most.
+func (v *visit) worsen(o outcome) {
+	if severity[o] > severity[v.outcome] {
+		v.outcome = o
+	}
+}
+
+// runs is how one collector fared.
+type runs struct {
+	outcomes map[outcome]int
+	duration time.Duration
+	series   int
+}
+
+// turn is one worker's time at a job. The scraper's lock guards lost, at and left.
+type turn struct {
+	job  *job
+	done chan struct{} // closed when the worker has left
+	lost bool
+	at   place
+	left bool
+	// again asks for another worker, as this one's thread is not fit to go on. The worker sets it before it leaves.
+	again bool
+}
+
+func (s *Scraper) newJob(ctx context.Context, collectors []*Collector) *job {
+	j := &job{ctx: ctx, collectors: collectors, snap: s.snaps.Get().(*metric.Snapshot), runs: map[string]*runs{}}
+	for _, c := range collectors {
+		j.runs[c.Name] = &runs{outcomes: map[outcome]int{}}
+	}
+	return j
+}
+
+// give makes it t's turn.
+func (j *job) give(t *turn) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.turn, j.at, j.since = t, place{}, time.Now()
+}
+
+// seal ends the scrape.
+func (j *job) seal() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.turn = nil
+}
+
+// hangs tells whether the worker has been at one thing for that long.
+func (j *job) hangs(patience time.Duration) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.at != place{} && time.Since(j.since) > patience
+}
+
+// position returns what the worker does now.
+func (j *job) position() place {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.at
+}
+
+// pass goes on behind what the worker hangs in.
+func (j *job) pass() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.turn = nil
+	switch {
+	case j.at.what == discovering:
+		j.found = &netns.Found{}
+	case j.at.what == entering:
+		j.visits[j.next].worsen(outcomeSkipped)
+		j.skipRest(j.visits[j.next])
+		j.next++
+	case j.found == nil:
+		j.runs[j.at.what].outcomes[outcomeSkipped]++
+		j.node++
+	default:
+		j.runs[j.at.what].outcomes[outcomeSkipped]++
+		j.visits[j.next].worsen(outcomeSkipped)
+		j.visits[j.next].next++
+	}
+}
+
+// skipRest counts the collectors that did not get to run in v.
+func (j *job) skipRest(v *visit) {
+	for _, c := range j.collectors[v.next:] {
+		if c.Netns != nil {
+			j.runs[c.Name].outcomes[outcomeSkipped]++
+			v.worsen(outcomeSkipped)
+		}
+	}
+	v.next = len(j.collectors)
+}
+
+// begin notes what t's worker does next, if next knows something to do and it still is t's turn.
+func (j *job) begin(t *turn, next func() (place, bool)) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.turn != t || j.ctx.Err() != nil {
+		return false
+	}
+	at, ok := next()
+	if ok {
+		j.at, j.since = at, time.Now()
+	}
+	return ok
+}
+
+// end makes a change, and notes that the worker does nothing, if it still is t's turn.
+func (j *job) end(t *turn, change func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.turn == t {
+		change()
+		j.at = place{}
+	}
+}
+
+// nextNode returns the next collector to run for the node.
+func (j *job) nextNode(t *turn) (c *Collector, ok bool) {
+	ok = j.begin(t, func() (place, bool) {
+		for ; j.node < len(j.collectors); j.node++ {
+			if c = j.collectors[j.node]; c.Node != nil {
+				return place{what: c.Name}, true
+			}
+		}
+		return place{}, false
+	})
+	return c, ok
+}
+
+// nextVisit returns the next namespace to enter.
+func (j *job) nextVisit(t *turn) (v *visit, ok bool) {
+	ok = j.begin(t, func() (place, bool) {
+		if j.next == len(j.visits) {
+			return place{}, false
+		}
+		v = j.visits[j.next]
+		return place{key: v.ns.Key, what: entering}, true
+	})
+	return v, ok
+}
+
+// nextRun returns the next collector to run in v.
+func (j *job) nextRun(t *turn, v *visit) (c *Collector, ok bool) {
+	ok = j.begin(t, func() (place, bool) {
+		for ; v.next < len(j.collectors); v.next++ {
+			if c = j.collectors[v.next]; c.Netns != nil {
+				return place{key: v.ns.Key, what: c.Name}, true
+			}
+		}
+		return place{}, false
+	})
+	return c, ok
+}
+
+// endRun keeps what one run of a collector gave, for the node if v is nil.
+func (j *job) endRun(t *turn, c *Collector, v *visit, o outcome, took time.Duration, b *metric.Batch) {
+	j.end(t, func() {
+		r := j.runs[c.Name]
+		r.outcomes[o]++
+		r.duration += took
+		r.series += b.Len()
+		j.snap.Add(b)
+		if v == nil {
+			j.node++
+			return
+		}
+		v.worsen(o)
+		v.series += b.Len()
+		v.next++
+	})
+}
+
+// endVisit closes the visit of v, which no collector saw if it was not entered.
+func (j *job) endVisit(t *turn, v *visit, o outcome, entered bool) {
+	j.end(t, func() {
+		if entered {
+			j.skipRest(v)
+			v.worsen(o)
+		} else {
+			for _, c := range j.collectors[v.next:] {
+				if c.Netns != nil {
+					j.runs[c.Name].outcomes[o]++
+				}
+			}
+			v.outcome = o
+		}
+		j.next++
+	})
+}
+
+// finish counts what was left undone, adds the scraper's own metrics, and returns the snapshot. Late workers are refused.
+func (s *Scraper) finish(j *job, start time.Time) *metric.Snapshot {
+	j.seal()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, c := range j.collectors[j.node:] {
+		if c.Node != nil {
+			j.runs[c.Name].outcomes[outcomeSkipped]++
+		}
+	}
+	left := j.visits[j.next:]
+	for _, v := range left {
+		v.worsen(outcomeSkipped)
+		j.skipRest(v)
+	}
+	s.mu.Lock()
+	if s.resume = ""; len(left) > 0 {
+		s.resume = left[0].ns.Name
+	}
+	s.mu.Unlock()
+	if j.found == nil {
+		j.found = &netns.Found{}
+	}
+
+	b := metric.NewBatch(s.schema)
+	own := len(s.opts.Collectors)
+	sink := b.Sink(own, "", noLimit)
+	s.emitCollectors(j, &sink)
+	s.emitScrape(j, &sink, start)
+	if err := sink.Err(); err != nil {
+		s.count("exporter", reasonBug, nil, err)
+	}
+	for _, v := range j.visits {
+		emitIdentity(b.Sink(own, v.ns.Name, noLimit), v)
+	}
+	j.snap.Add(b)
+	return j.snap
+}
+
+func (s *Scraper) emitCollectors(j *job, sink *metric.Sink) {
+	for _, c := range j.collectors {
+		r := j.runs[c.Name]
+		good := r.outcomes[outcomeFailed]+r.outcomes[outcomeDenied]+r.outcomes[outcomeSkipped] == 0
+		sink.Emit(scrapeCollectorSuccess, truth(good), c.Name)
+		sink.Emit(scrapeCollectorDuration, r.duration.Seconds(), c.Name)
+		sink.Emit(scrapeCollectorSeries, float64(r.series), c.Name)
+		for _, o := range runOutcomes {
+			sink.Emit(scrapeCollectorRuns, float64(r.outcomes[o]), c.Name, string(o))
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := []string{discovering}
+	for _, c := range s.opts.Collectors {
+		names = append(names, c.Name)
+	}
+	for _, name := range names {
+		for _, reason := range errorReasons {
+			sink.Emit(scrapeErrors, s.errs[failure{name, reason}], name, reason)
+		}
+	}
+	sink.Emit(scrapeLostThreads, float64(s.lost))
+}
+
+func (s *Scraper) emitScrape(j *job, sink *metric.Sink, start time.Time) {
+	outcomes := map[outcome]int{outcomeExcluded: j.excluded, outcomeCapped: j.found.Capped}
+	sources := map[string]int{}
+	for _, v := range j.visits {
+		outcomes[v.outcome]++
+		sources[v.ns.Source]++
+	}
+	for _, o := range netnsOutcomes {
+		sink.Emit(scrapeNetns, float64(outcomes[o]), string(o))
+	}
+	for _, source := range []string{netns.SourceProcess, netns.SourceMount} {
+		sink.Emit(scrapeNetnsFound, float64(sources[source]), source)
+	}
+	sink.Emit(scrapeHidden, float64(j.found.Unidentified))
+	if j.found.HostKnown {
+		sink.Emit(scrapeInHost, truth(j.found.HomeIsHost()))
+	}
+	sink.Emit(scrapeDuration, time.Since(start).Seconds())
+	sink.Emit(scrapeDiscovery, j.discovery.Seconds())
+}
+
+// emitIdentity says whose namespace it is. One that ended while it was looked for leaves no trace.
+func emitIdentity(sink metric.Sink, v *visit) {
+	if v.outcome == outcomeGone {
+		return
+	}
+	for _, c := range v.ns.Containers {
+		sink.Emit(netnsInfo, 1, c.Name, c.ID, "", "", c.Runtime, v.ns.Inode(), v.ns.Source)
+	}
+	if len(v.ns.Containers) == 0 {
+		sink.Emit(netnsInfo, 1, "", "", "", "", "", v.ns.Inode(), v.ns.Source)
+	}
+	sink.Emit(netnsProcesses, float64(v.ns.Processes))
+	if !v.first.IsZero() {
+		sink.Emit(netnsFirstSeen, float64(v.first.UnixMilli())/1000)
+	}
+}

@@ -1,0 +1,172 @@
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+)
+
+// maxFile bounds what is read of one kernel file, in bytes.
+const maxFile = 8 << 20
+
+// View is what a collector sees of one namespace, from inside it where the kernel lets us in. It is valid during the visit
+// only, and so is everything that it returns. What was read once in a visit is not read again.
+type View struct {
+	Namespace *Namespace
+	Cookie    uint64 // what tells the namespace from every other until the next boot; 0 if the kernel does not say
+	Entered   bool   // whether the thread is inside; if not, only what /proc/PID/net shows is there
+
+	proc      string // procfs, or a fixture's
+	net       int    // descriptor of the folder of the namespace's net files
+	links     func(context.Context) ([]Link, bool, error)
+	conntrack func(context.Context) (*Conntrack, error)
+	files     *fileMemo
+	linkMemo  *linkMemo
+}
+
+// linkMemo is the answer of the first call of Links.
+type linkMemo struct {
+	links  []Link
+	capped bool
+	err    error
+}
+
+// NetFile returns /proc/net/name of the namespace.
+func (v *View) NetFile(name string) ([]byte, error) { return v.files.read(v.net, name) }
+
+// ProcFile returns a file of /proc that is the same in all namespaces.
+func (v *View) ProcFile(name string) ([]byte, error) {
+	return v.files.read(unix.AT_FDCWD, filepath.Join(v.proc, name))
+}
+
+// Sysctl returns a file of /proc/sys/net of the namespace. A file that is not there is a feature that is not loaded.
+func (v *View) Sysctl(name string) ([]byte, error) {
+	if !v.Entered {
+		return nil, fmt.Errorf("sysctl net/%s: %w: it takes CAP_SYS_ADMIN to enter the namespace", name, ErrDenied)
+	}
+	b, err := v.files.read(unix.AT_FDCWD, filepath.Join(v.proc, "sys/net", name))
+	if errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return b, err
+}
+
+// Links returns the devices of the namespace, ordered by index. It tells whether there are more than the limit. Seen from
+// outside the namespace they have no more than a name and counters.
+func (v *View) Links(ctx context.Context) (links []Link, capped bool, err error) {
+	if v.linkMemo == nil {
+		v.linkMemo = &linkMemo{}
+		v.linkMemo.links, v.linkMemo.capped, v.linkMemo.err = v.links(ctx)
+	}
+	return v.linkMemo.links, v.linkMemo.capped, v.linkMemo.err
+}
+
+// Conntrack returns the connection tracking of the namespace, from ctnetlink, or from procfs where that is refused or absent.
+func (v *View) Conntrack(ctx context.Context) (*Conntrack, error) {
+	ct, err := v.conntrack(ctx)
+	if err == nil {
+		return ct, nil
+	}
+	b, fileErr := v.NetFile("stat/nf_conntrack")
+	if errors.Is(fileErr, unix.ENOENT) {
+		return nil, err
+	}
+	if fileErr != nil {
+		return nil, fileErr
+	}
+	return parseConntrack(b)
+}
+
+// procLinks reads net/dev, the only view of devices from outside.
+func (v *View) procLinks(context.Context) ([]Link, bool, error) {
+	root, err := procfs.NewFS(fmt.Sprintf("%s/thread-self/fd/%d/..", v.proc, v.net))
+	if err != nil {
+		return nil, false, classify(fmt.Errorf("net/dev: %w", err))
+	}
+	devices, err := root.NetDev()
+	if err != nil {
+		return nil, false, classify(fmt.Errorf("net/dev: %w", err))
+	}
+	links := make([]Link, 0, len(devices))
+	for name, d := range devices {
+		l := Link{Name: deviceName([]byte(name), 0), PeerNSID: -1}
+		for counter, value := range map[int]uint64{
+			ReceivePackets: d.RxPackets, TransmitPackets: d.TxPackets, ReceiveBytes: d.RxBytes, TransmitBytes: d.TxBytes,
+			ReceiveErrors: d.RxErrors, TransmitErrors: d.TxErrors, ReceiveDropped: d.RxDropped, TransmitDropped: d.TxDropped,
+		} {
+			l.Counters[counter] = value
+		}
+		l.Counted = TransmitDropped + 1
+		links = append(links, l)
+	}
+	return links, false, nil
+}
+
+// fileMemo keeps the files that were read in one visit. Its buffers serve the next visit again.
+type fileMemo struct {
+	slots []fileSlot
+	used  int
+}
+
+type fileSlot struct {
+	name string
+	data []byte
+	err  error
+}
+
+func (m *fileMemo) reset() { m.used = 0 }
+
+func (m *fileMemo) read(dir int, name string) ([]byte, error) {
+	for i := range m.slots[:m.used] {
+		if m.slots[i].name == name {
+			return m.slots[i].data, m.slots[i].err
+		}
+	}
+	if m.used == len(m.slots) {
+		m.slots = append(m.slots, fileSlot{data: make([]byte, 0, 8<<10)})
+	}
+	s := &m.slots[m.used]
+	m.used++
+	s.name = name
+	s.data, s.err = readFile(dir, name, s.data[:0])
+	return s.data, s.err
+}
+
+// readFile appends the content of a kernel file to buf.
+func readFile(dir int, name string, buf []byte) ([]byte, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return buf, classifyFile(fmt.Errorf("open %s: %w", name, err))
+	}
+	defer unix.Close(fd)
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := unix.Read(fd, buf[len(buf):cap(buf)])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return buf, classifyFile(fmt.Errorf("read %s: %w", name, err))
+		}
+		if n == 0 {
+			return buf, nil
+		}
+		if buf = buf[:len(buf)+n]; len(buf) > maxFile {
+			return buf, fmt.Errorf("read %s: more than %d bytes", name, maxFile)
+		}
+	}
+}
+
+// classifyFile is classify for files, where ENOENT may mean a feature that this kernel lacks: the caller decides.
+func classifyFile(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return classify(err)
+}
