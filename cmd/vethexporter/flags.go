@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -36,7 +39,7 @@ type config struct {
 	collectors      map[string]*toggle
 	disableDefaults bool
 
-	include, exclude string
+	include, exclude *regexp.Regexp
 	procfs, sysfs    string
 	named, unnamed   []string
 	dockerSocket     string
@@ -58,6 +61,33 @@ func (t *toggle) Set(s string) error {
 
 func (t *toggle) String() string   { return strconv.FormatBool(t.on) }
 func (t *toggle) IsBoolFlag() bool { return true }
+
+// checked is a flag whose value is parsed and checked; its errors name the flag, which kingpin's own do not.
+type checked[T any] struct {
+	name  string
+	into  *T
+	parse func(string) (T, error)
+}
+
+func (c *checked[T]) Set(s string) error {
+	value, err := c.parse(s)
+	if err != nil {
+		return fmt.Errorf("--%s: %w", c.name, err)
+	}
+	*c.into = value
+	return nil
+}
+
+func (c *checked[T]) String() string { return fmt.Sprint(*c.into) }
+
+// flag adds a checked flag.
+func flag[T any](cmd *kingpin.CmdClause, name, help, value string, into *T, parse func(string) (T, error)) {
+	f := cmd.Flag(name, help)
+	if value != "" {
+		f = f.Default(value)
+	}
+	f.SetValue(&checked[T]{name: name, into: into, parse: parse})
+}
 
 // exit is what kingpin's terminate panics with, after --help and --version.
 type exit struct{ code int }
@@ -82,7 +112,7 @@ func parseFlags(args []string, stdout, stderr io.Writer) (cfg *config, code int,
 	addServeFlags(app.Command("serve", "Serve metrics over HTTP.").Default(), cfg)
 
 	metrics := app.Command("metrics", "Print all metrics with their meaning.")
-	metrics.Flag("format", "Format to print: markdown or json.").Default("markdown").EnumVar(&cfg.metricsFormat, "markdown", "json")
+	flag(metrics, "format", "Format to print: markdown or json.", "markdown", &cfg.metricsFormat, oneOf("markdown", "json"))
 
 	if cfg.command, err = app.Parse(args); err != nil {
 		return nil, 1, fmt.Errorf("%w (try --help)", err)
@@ -93,10 +123,10 @@ func parseFlags(args []string, stdout, stderr io.Writer) (cfg *config, code int,
 func addServeFlags(serve *kingpin.CmdClause, cfg *config) {
 	cfg.web = webflag.AddFlags(serve, ":9968")
 	serve.Flag("web.telemetry-path", "Path under which to expose metrics.").Default("/metrics").StringVar(&cfg.telemetryPath)
-	serve.Flag("web.max-requests", "Scrapes that may run at a time; further ones wait until their timeout.").Default("2").IntVar(&cfg.maxScrapes)
+	flag(serve, "web.max-requests", "Scrapes that may run at a time; further ones wait until their timeout.", "2", &cfg.maxScrapes, atLeast(1))
 	serve.Flag("web.enable-pprof", "Expose Go profiles under /debug/pprof/.").BoolVar(&cfg.pprof)
-	serve.Flag("scrape.timeout", "Time for a scrape whose client names none; Prometheus names its own.").Default("10s").DurationVar(&cfg.timeout)
-	serve.Flag("scrape.timeout-offset", "Part of the timeout kept for sending the answer, at most a quarter of it.").Default("250ms").DurationVar(&cfg.timeoutOffset)
+	flag(serve, "scrape.timeout", "Time for a scrape whose client names none; Prometheus names its own.", "10s", &cfg.timeout, duration(time.Millisecond))
+	flag(serve, "scrape.timeout-offset", "Part of the timeout kept for sending the answer, at most a quarter of it.", "250ms", &cfg.timeoutOffset, duration(0))
 
 	serve.Flag("collector.disable-defaults", "Enable only the collectors that a flag of their own enables.").BoolVar(&cfg.disableDefaults)
 	for _, c := range collector.All() {
@@ -109,23 +139,23 @@ func addServeFlags(serve *kingpin.CmdClause, cfg *config) {
 		serve.Flag("collector."+c.Name, fmt.Sprintf("Enable the %s collector (default: %s).", c.Name, state)).SetValue(t)
 	}
 
-	serve.Flag("netns.include", "Regular expression, anchored: report only namespaces of such a name.").StringVar(&cfg.include)
-	serve.Flag("netns.exclude", "Regular expression, anchored: do not report namespaces of such a name.").StringVar(&cfg.exclude)
-	serve.Flag("path.procfs", "Mount point of the node's procfs.").Default("/proc").StringVar(&cfg.procfs)
-	serve.Flag("path.sysfs", "Mount point of the node's sysfs.").Default("/sys").StringVar(&cfg.sysfs)
+	flag(serve, "netns.include", "Regular expression, anchored: report only namespaces of such a name.", "", &cfg.include, anchored)
+	flag(serve, "netns.exclude", "Regular expression, anchored: do not report namespaces of such a name.", "", &cfg.exclude, anchored)
+	flag(serve, "path.procfs", "Mount point of the node's procfs.", "/proc", &cfg.procfs, folder)
+	flag(serve, "path.sysfs", "Mount point of the node's sysfs.", "/sys", &cfg.sysfs, folder)
 	serve.Flag("path.netns", "Folder of mounted namespaces whose names are used. Repeatable.").Default("/run/netns").StringsVar(&cfg.named)
 	serve.Flag("path.docker-netns", "Folder of mounted namespaces whose names say nothing. Repeatable.").Default("/run/docker/netns").StringsVar(&cfg.unnamed)
 	serve.Flag("docker.socket", "Socket of the Docker Engine API, for the names of containers; empty for none.").Default("/run/docker.sock").StringVar(&cfg.dockerSocket)
 
-	serve.Flag("limit.netns", "Namespaces to report at most; further ones are counted as capped. 0 for no limit.").Default("5000").IntVar(&cfg.maxNetns)
-	serve.Flag("limit.devices", "Devices to report of a namespace other than the host's. 0 for no limit.").Default("512").IntVar(&cfg.maxDevices)
-	serve.Flag("limit.series", "Series to report of a namespace other than the host's. 0 for no limit.").Default("10000").IntVar(&cfg.maxSeries)
+	flag(serve, "limit.netns", "Namespaces to report at most; further ones are counted as capped. 0 for no limit.", "5000", &cfg.maxNetns, atLeast(0))
+	flag(serve, "limit.devices", "Devices to report of a namespace other than the host's. 0 for no limit.", "512", &cfg.maxDevices, atLeast(0))
+	flag(serve, "limit.series", "Series to report of a namespace other than the host's. 0 for no limit.", "10000", &cfg.maxSeries, atLeast(0))
 }
 
-// scraper returns the options of the scraper. Each error names the flag that it is about.
+// scraper returns the options of the scraper.
 func (cfg *config) scraper(logger *slog.Logger) (collector.Options, error) {
 	opts := collector.Options{
-		Concurrent: cfg.maxScrapes, MaxSeries: cfg.maxSeries, Logger: logger,
+		Include: cfg.include, Exclude: cfg.exclude, Concurrent: cfg.maxScrapes, MaxSeries: cfg.maxSeries, Logger: logger,
 		Visitor: netns.VisitorOptions{Proc: cfg.procfs, Sys: cfg.sysfs, MaxDevices: cfg.maxDevices},
 		Discovery: &netns.Discovery{
 			Proc: cfg.procfs, Named: cfg.named, Unnamed: cfg.unnamed, MaxNetns: cfg.maxNetns,
@@ -140,41 +170,57 @@ func (cfg *config) scraper(logger *slog.Logger) (collector.Options, error) {
 		}
 	}
 	if len(opts.Collectors) == 0 {
-		return opts, fmt.Errorf("no collector is enabled")
-	}
-	var err error
-	if opts.Include, err = anchored("netns.include", cfg.include); err != nil {
-		return opts, err
-	}
-	if opts.Exclude, err = anchored("netns.exclude", cfg.exclude); err != nil {
-		return opts, err
-	}
-	for flag, n := range map[string]int{
-		"web.max-requests": cfg.maxScrapes - 1, "limit.netns": cfg.maxNetns, "limit.devices": cfg.maxDevices, "limit.series": cfg.maxSeries,
-		"scrape.timeout": int(cfg.timeout - 1), "scrape.timeout-offset": int(cfg.timeoutOffset),
-	} {
-		if n < 0 {
-			return opts, fmt.Errorf("--%s: too small", flag)
-		}
-	}
-	for flag, dir := range map[string]string{"path.procfs": cfg.procfs, "path.sysfs": cfg.sysfs} {
-		if st, err := os.Stat(dir); err != nil {
-			return opts, fmt.Errorf("--%s: %w", flag, err)
-		} else if !st.IsDir() {
-			return opts, fmt.Errorf("--%s: %s is not a folder", flag, dir)
-		}
+		return opts, errors.New("--collector.disable-defaults: no collector is enabled")
 	}
 	return opts, nil
 }
 
-// anchored compiles the regular expression of a flag; an empty one gives nil.
-func anchored(flag, expr string) (*regexp.Regexp, error) {
-	if expr == "" {
-		return nil, nil
+// The parsers of checked flags.
+
+func oneOf(values ...string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		if !slices.Contains(values, s) {
+			return "", fmt.Errorf("%q is none of %s", s, strings.Join(values, ", "))
+		}
+		return s, nil
 	}
-	re, err := regexp.Compile("^(?:" + expr + ")$")
+}
+
+func atLeast(least int) func(string) (int, error) {
+	return func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < least {
+			return 0, fmt.Errorf("%q is no number from %d on", s, least)
+		}
+		return n, nil
+	}
+}
+
+func duration(least time.Duration) func(string) (time.Duration, error) {
+	return func(s string) (time.Duration, error) {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < least {
+			return 0, fmt.Errorf("%q is no time from %v on, such as 500ms or 10s", s, least)
+		}
+		return d, nil
+	}
+}
+
+// anchored compiles a regular expression that has to match the whole of a name.
+func anchored(expr string) (*regexp.Regexp, error) {
+	if _, err := regexp.Compile(expr); err != nil {
+		return nil, err
+	}
+	return regexp.Compile("^(?:" + expr + ")$")
+}
+
+func folder(path string) (string, error) {
+	st, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("--%s: %w", flag, err)
+		return "", err
 	}
-	return re, nil
+	if !st.IsDir() {
+		return "", fmt.Errorf("%s is not a folder", path)
+	}
+	return path, nil
 }

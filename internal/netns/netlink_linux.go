@@ -93,7 +93,7 @@ func (c *conn) receive() ([]byte, error) {
 	var err error
 	if waitErr := c.raw.Read(func(fd uintptr) bool {
 		n, err = receiveNow(int(fd), c.buf)
-		return err != unix.EAGAIN
+		return !errors.Is(err, unix.EAGAIN)
 	}); waitErr != nil {
 		return nil, fmt.Errorf("netlink receive: %w", waitErr)
 	}
@@ -110,7 +110,7 @@ func (c *conn) poll() ([]byte, error) {
 	if ctlErr := c.raw.Control(func(fd uintptr) { n, err = receiveNow(int(fd), c.buf) }); ctlErr != nil {
 		return nil, fmt.Errorf("netlink receive: %w", ctlErr)
 	}
-	if err == unix.EAGAIN {
+	if errors.Is(err, unix.EAGAIN) {
 		return nil, nil
 	}
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *conn) poll() ([]byte, error) {
 func receiveNow(fd int, buf []byte) (int, error) {
 	for {
 		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-		if err == unix.EINTR {
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if n > len(buf) {

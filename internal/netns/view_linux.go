@@ -148,7 +148,7 @@ func readFile(dir int, name string, buf []byte) ([]byte, error) {
 			buf = append(buf, 0)[:len(buf)]
 		}
 		n, err := unix.Read(fd, buf[len(buf):cap(buf)])
-		if err == unix.EINTR {
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
