@@ -45,8 +45,11 @@ deps:
 	if [ "$$(id -u)" != 0 ]; then echo "Not installed:$$missing. Tests that need them are skipped. As root, make test installs them."; exit 0; fi; \
 	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $(PACKAGES)
 
-bench:
-	go test -run '^$$' -bench . -benchmem -count $(or $(COUNT),5) ./collector ./internal/metric
+
 
 clean:
 	rm -rf bin
+
+# Processor time for each namespace, against the bare kernel reads. Run as root.
+bench:
+	go test -run '^$$' -bench 'Scrape|Floor' -benchtime $(or $(TIME),2s) -count $(or $(COUNT),3) -timeout 30m ./cmd/vethexporter

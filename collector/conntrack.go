@@ -106,8 +106,8 @@ func conntrackNode(_ context.Context, v *netns.View, sink *metric.Sink) error {
 	return nil
 }
 
-func conntrackNetns(ctx context.Context, v *netns.View, sink *metric.Sink) error {
-	ct, err := v.Conntrack(ctx)
+func conntrackNetns(_ context.Context, v *netns.View, sink *metric.Sink) error {
+	ct, err := v.Conntrack()
 	if err != nil {
 		return err
 	}

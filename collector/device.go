@@ -111,8 +111,8 @@ func newDevice() *Collector {
 	return c
 }
 
-func collectDevices(ctx context.Context, v *netns.View, sink *metric.Sink) error {
-	links, capped, err := v.Links(ctx)
+func collectDevices(_ context.Context, v *netns.View, sink *metric.Sink) error {
+	links, capped, err := v.Links()
 	if err != nil {
 		return err
 	}

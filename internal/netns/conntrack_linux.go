@@ -2,7 +2,6 @@ package netns
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -54,19 +53,19 @@ const (
 )
 
 // netlinkConntrack asks ctnetlink, which takes CAP_NET_ADMIN, in the namespace of this thread.
-func netlinkConntrack(ctx context.Context, buf []byte) (*Conntrack, error) {
-	c, err := dial(unix.NETLINK_NETFILTER, buf)
+func netlinkConntrack(buf []byte) (*Conntrack, error) {
+	c, err := dial(unix.NETLINK_NETFILTER, 0, buf)
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
+	defer c.close()
 	ct := &Conntrack{}
 	ask := func(typ netlink.HeaderType, flags netlink.HeaderFlags, each func(attrs []byte)) error {
 		m := netlink.Message{
 			Header: netlink.Header{Type: nfnlSubsysCtnetlink | typ, Flags: flags},
 			Data:   make([]byte, nfgenmsgSize),
 		}
-		return c.request(ctx, m, func(_ uint16, data []byte) bool {
+		return c.request(m, func(_ uint16, data []byte) bool {
 			if len(data) > nfgenmsgSize {
 				each(data[nfgenmsgSize:])
 			}

@@ -1,7 +1,6 @@
 package netns
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -82,10 +81,10 @@ const (
 
 // dumpLinks reads all devices of the connection's namespace with their counters, at most limit (0 for no limit) of them.
 // It tells whether there are more.
-func dumpLinks(ctx context.Context, c *conn, into []Link, limit int) (links []Link, capped bool, err error) {
+func dumpLinks(c *conn, into []Link, limit int) (links []Link, capped bool, err error) {
 	for range maxInterruptedDump {
 		links, capped = into[:0], false
-		err = c.request(ctx, getLink(0), func(typ uint16, data []byte) bool {
+		err = c.request(getLink(0), func(typ uint16, data []byte) bool {
 			if limit > 0 && len(links) == limit {
 				capped = true
 				return false
@@ -215,38 +214,33 @@ type linkTable struct {
 
 // newLinkTable opens its sockets in the namespace of this thread.
 func newLinkTable(buf []byte) (*linkTable, error) {
-	requests, err := dial(unix.NETLINK_ROUTE, buf)
+	requests, err := dial(unix.NETLINK_ROUTE, 0, buf)
 	if err != nil {
 		return nil, err
 	}
-	events, err := dial(unix.NETLINK_ROUTE, buf)
+	events, err := dial(unix.NETLINK_ROUTE, 1<<(unix.RTNLGRP_LINK-1), buf)
 	if err != nil {
-		requests.Close()
+		requests.close()
 		return nil, err
-	}
-	t := &linkTable{requests: requests, events: events, links: map[int32]*Link{}, stale: true}
-	if err := events.JoinGroup(unix.RTNLGRP_LINK); err != nil {
-		t.close()
-		return nil, fmt.Errorf("watch links: %w", err)
 	}
 	// More than the default takes CAP_NET_ADMIN. With less, more events are lost, and each loss costs one more dump.
-	_ = events.SetReadBuffer(eventBuffer)
-	return t, nil
+	_ = unix.SetsockoptInt(events.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventBuffer)
+	return &linkTable{requests: requests, events: events, links: map[int32]*Link{}, stale: true}, nil
 }
 
 func (t *linkTable) close() {
-	t.requests.Close()
-	t.events.Close()
+	t.requests.close()
+	t.events.close()
 }
 
 // read returns all devices with their present counters, ordered by index. The slice is valid until the next call.
-func (t *linkTable) read(ctx context.Context) ([]Link, error) {
+func (t *linkTable) read() ([]Link, error) {
 	// A device that came between the events and the counters is unknown to the first round.
 	for range 2 {
-		if err := t.update(ctx); err != nil {
+		if err := t.update(); err != nil {
 			return nil, err
 		}
-		unknown, err := t.count(ctx)
+		unknown, err := t.count()
 		if err != nil {
 			return nil, err
 		}
@@ -258,18 +252,18 @@ func (t *linkTable) read(ctx context.Context) ([]Link, error) {
 }
 
 // update brings the devices up to date, from events if none was lost, else from a dump.
-func (t *linkTable) update(ctx context.Context) error {
+func (t *linkTable) update() error {
 	for {
-		datagram, err := t.events.poll()
+		datagram, err := t.events.receive(unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		}
 		if errors.Is(err, unix.ENOBUFS) {
 			t.stale = true
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("link events: %w", err)
-		}
-		if datagram == nil {
-			break
 		}
 		if _, err := messages(datagram, func(h unix.NlMsghdr, data []byte) (bool, error) {
 			t.apply(h.Type, data)
@@ -282,7 +276,7 @@ func (t *linkTable) update(ctx context.Context) error {
 		return nil
 	}
 	clear(t.links)
-	err := t.requests.request(ctx, getLink(rtextSkipStats), func(typ uint16, data []byte) bool {
+	err := t.requests.request(getLink(rtextSkipStats), func(typ uint16, data []byte) bool {
 		t.apply(typ, data)
 		return true
 	})
@@ -312,13 +306,13 @@ func (t *linkTable) apply(typ uint16, data []byte) {
 }
 
 // count reads the counters of all devices into sorted. It tells whether there was one that the table does not know.
-func (t *linkTable) count(ctx context.Context) (unknown bool, err error) {
+func (t *linkTable) count() (unknown bool, err error) {
 	request := netlink.Message{
 		Header: netlink.Header{Type: rtmGetStats, Flags: netlink.Dump},
 		Data:   binary.NativeEndian.AppendUint32(make([]byte, 8, ifStatsMsgSize), statsMaskLink64),
 	}
 	t.sorted = t.sorted[:0]
-	err = t.requests.request(ctx, request, func(typ uint16, data []byte) bool {
+	err = t.requests.request(request, func(typ uint16, data []byte) bool {
 		if typ != unix.RTM_NEWSTATS || len(data) < ifStatsMsgSize {
 			return true
 		}

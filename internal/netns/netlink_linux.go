@@ -1,7 +1,6 @@
 package netns
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,58 +11,67 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netlinkTimeout bounds one request where the context sets no earlier end.
-const netlinkTimeout = 5 * time.Second
+// netlinkTimeout bounds the wait for a part of an answer. The kernel has it ready when the request returns; a longer wait
+// means that it will not come.
+const netlinkTimeout = time.Second
 
 // errInterrupted says that what a dump walked changed under it, so that an entry may be missing or there twice.
 var errInterrupted = errors.New("netlink dump was interrupted by a change")
 
-// conn is a netlink socket of the namespace that it was opened in. The library serves it but for the receiving: its own ends
-// only at "done", which some kernel replies lack, allocates each message, and cannot be left half-way through a dump.
+// conn is a netlink socket of the namespace that it was opened in. The library makes and decodes its messages. Its own
+// connections cost more than the kernel's work for so few messages: they register with the runtime's poller and seed a
+// random generator each. Nor do they end at an answer without "done", or half-way through a dump.
 type conn struct {
-	*netlink.Conn
-	raw syscall.RawConn
+	fd  int
+	seq uint32
 	buf []byte
 }
 
-// dial opens a netlink socket in the namespace of this thread. The buffer, of 64 KiB or more, is lent to it.
-func dial(family int, buf []byte) (*conn, error) {
-	c, err := netlink.Dial(family, nil)
+// dial opens a netlink socket in the namespace of this thread, which hears of the groups (a bit for each). The buffer, of
+// 64 KiB or more, is lent to it.
+func dial(family int, groups uint32, buf []byte) (*conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, family)
 	if err != nil {
-		return nil, classify(fmt.Errorf("open netlink socket: %w", err))
+		return nil, classifyNetlink("open socket", err)
 	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		c.Close()
-		return nil, fmt.Errorf("open netlink socket: %w", err)
+	c := &conn{fd: fd, buf: buf}
+	timeout := unix.NsecToTimeval(netlinkTimeout.Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+		c.close()
+		return nil, classifyNetlink("set timeout", err)
 	}
-	return &conn{Conn: c, raw: raw, buf: buf}, nil
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
+		c.close()
+		return nil, classifyNetlink("bind socket", err)
+	}
+	return c, nil
 }
+
+func (c *conn) close() { unix.Close(c.fd) }
 
 // request sends one message and calls each with every message of the answer until it returns false. The data belong to the
 // connection's buffer. After an early end the rest of the answer stays in the socket: close it. A dump that the kernel
 // reports as interrupted is complete as far as it goes, and ends with errInterrupted.
-func (c *conn) request(ctx context.Context, m netlink.Message, each func(typ uint16, data []byte) bool) error {
-	deadline := time.Now().Add(netlinkTimeout)
-	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
-		deadline = end
-	}
-	if err := c.SetDeadline(deadline); err != nil {
-		return fmt.Errorf("netlink: %w", err)
-	}
+func (c *conn) request(m netlink.Message, each func(typ uint16, data []byte) bool) error {
+	c.seq++
+	m.Header.Sequence = c.seq
 	m.Header.Flags |= netlink.Request
-	sent, err := c.Send(m)
+	m.Header.Length = uint32(unix.SizeofNlMsghdr + len(m.Data))
+	b, err := m.MarshalBinary()
 	if err != nil {
 		return fmt.Errorf("netlink: %w", err)
 	}
+	if err := unix.Sendto(c.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return classifyNetlink("send", err)
+	}
 	interrupted := false
 	for {
-		datagram, err := c.receive()
+		datagram, err := c.receive(0)
 		if err != nil {
-			return err
+			return classifyNetlink("receive", err)
 		}
 		end, err := messages(datagram, func(h unix.NlMsghdr, data []byte) (bool, error) {
-			if h.Seq != sent.Header.Sequence {
+			if h.Seq != c.seq {
 				return false, nil
 			}
 			interrupted = interrupted || h.Flags&unix.NLM_F_DUMP_INTR != 0
@@ -87,49 +95,21 @@ func (c *conn) request(ctx context.Context, m netlink.Message, each func(typ uin
 	return nil
 }
 
-// receive returns the next datagram, which belongs to the connection's buffer.
-func (c *conn) receive() ([]byte, error) {
-	var n int
-	var err error
-	if waitErr := c.raw.Read(func(fd uintptr) bool {
-		n, err = receiveNow(int(fd), c.buf)
-		return !errors.Is(err, unix.EAGAIN)
-	}); waitErr != nil {
-		return nil, fmt.Errorf("netlink receive: %w", waitErr)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("netlink receive: %w", err)
-	}
-	return c.buf[:n], nil
-}
-
-// poll returns the next datagram, or none if nothing waits.
-func (c *conn) poll() ([]byte, error) {
-	var n int
-	var err error
-	if ctlErr := c.raw.Control(func(fd uintptr) { n, err = receiveNow(int(fd), c.buf) }); ctlErr != nil {
-		return nil, fmt.Errorf("netlink receive: %w", ctlErr)
-	}
-	if errors.Is(err, unix.EAGAIN) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("netlink receive: %w", err)
-	}
-	return c.buf[:n], nil
-}
-
-// receiveNow reads one datagram without waiting for it.
-func receiveNow(fd int, buf []byte) (int, error) {
+// receive returns the next datagram, which belongs to the connection's buffer. With MSG_DONTWAIT it gives EAGAIN if none
+// waits.
+func (c *conn) receive(flags int) ([]byte, error) {
 	for {
-		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		n, _, err := unix.Recvfrom(c.fd, c.buf, flags|unix.MSG_TRUNC)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if n > len(buf) {
-			return 0, unix.EMSGSIZE
+		if err != nil {
+			return nil, err
 		}
-		return n, err
+		if n > len(c.buf) {
+			return nil, unix.EMSGSIZE
+		}
+		return c.buf[:n], nil
 	}
 }
 
@@ -159,19 +139,21 @@ func errnoOf(data []byte) error {
 		return nil
 	}
 	if code := int32(binary.NativeEndian.Uint32(data)); code < 0 {
-		return classifyNetlink(syscall.Errno(-code))
+		return classifyNetlink("answer", syscall.Errno(-code))
 	}
 	return nil
 }
 
 // classifyNetlink is classify for what netlink answers, where EINVAL and the like mean a feature that is not there.
-func classifyNetlink(errno syscall.Errno) error {
-	err := fmt.Errorf("netlink: %w", errno)
-	switch errno {
-	case unix.EPERM, unix.EACCES:
+func classifyNetlink(what string, errno error) error {
+	err := fmt.Errorf("netlink: %s: %w", what, errno)
+	if errors.Is(errno, unix.EPERM) || errors.Is(errno, unix.EACCES) {
 		return fmt.Errorf("%w: %w", ErrDenied, err)
-	case unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.ENOENT:
-		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	for _, absent := range []error{unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.ENOENT} {
+		if errors.Is(errno, absent) {
+			return fmt.Errorf("%w: %w", ErrUnsupported, err)
+		}
 	}
 	return err
 }

@@ -1,7 +1,6 @@
 package netns
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -22,8 +21,8 @@ type View struct {
 
 	proc      string // procfs, or a fixture's
 	net       int    // descriptor of the folder of the namespace's net files
-	links     func(context.Context) ([]Link, bool, error)
-	conntrack func(context.Context) (*Conntrack, error)
+	links     func() ([]Link, bool, error)
+	conntrack func() (*Conntrack, error)
 	files     *fileMemo
 	linkMemo  *linkMemo
 }
@@ -57,17 +56,17 @@ func (v *View) Sysctl(name string) ([]byte, error) {
 
 // Links returns the devices of the namespace, ordered by index. It tells whether there are more than the limit. Seen from
 // outside the namespace they have no more than a name and counters.
-func (v *View) Links(ctx context.Context) (links []Link, capped bool, err error) {
+func (v *View) Links() (links []Link, capped bool, err error) {
 	if v.linkMemo == nil {
 		v.linkMemo = &linkMemo{}
-		v.linkMemo.links, v.linkMemo.capped, v.linkMemo.err = v.links(ctx)
+		v.linkMemo.links, v.linkMemo.capped, v.linkMemo.err = v.links()
 	}
 	return v.linkMemo.links, v.linkMemo.capped, v.linkMemo.err
 }
 
 // Conntrack returns the connection tracking of the namespace, from ctnetlink, or from procfs where that is refused or absent.
-func (v *View) Conntrack(ctx context.Context) (*Conntrack, error) {
-	ct, err := v.conntrack(ctx)
+func (v *View) Conntrack() (*Conntrack, error) {
+	ct, err := v.conntrack()
 	if err == nil {
 		return ct, nil
 	}
@@ -82,7 +81,7 @@ func (v *View) Conntrack(ctx context.Context) (*Conntrack, error) {
 }
 
 // procLinks reads net/dev, the only view of devices from outside.
-func (v *View) procLinks(context.Context) ([]Link, bool, error) {
+func (v *View) procLinks() ([]Link, bool, error) {
 	root, err := procfs.NewFS(fmt.Sprintf("%s/thread-self/fd/%d/..", v.proc, v.net))
 	if err != nil {
 		return nil, false, classify(fmt.Errorf("net/dev: %w", err))

@@ -1,7 +1,6 @@
 package netns
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -143,7 +142,7 @@ func (v *Visitor) inside(n *Namespace, fd int, fn func(*View)) error {
 	}
 	v.files.reset()
 	view := &View{Namespace: n, Cookie: cookie, Entered: true, proc: v.proc, net: net, files: &v.files}
-	view.links = func(ctx context.Context) ([]Link, bool, error) { return v.readLinks(ctx, view) }
+	view.links = func() ([]Link, bool, error) { return v.readLinks(view) }
 	view.conntrack = v.readConntrack
 	fn(view)
 	return nil
@@ -165,7 +164,7 @@ func (v *Visitor) outside(n *Namespace, fn func(*View)) error {
 		v.files.reset()
 		view := &View{Namespace: n, proc: v.proc, net: net, files: &v.files}
 		view.links = view.procLinks
-		view.conntrack = func(context.Context) (*Conntrack, error) { return nil, denied }
+		view.conntrack = func() (*Conntrack, error) { return nil, denied }
 		fn(view)
 		unix.Close(net)
 		return denied
@@ -188,21 +187,21 @@ func (v *Visitor) shows(net, pid int, n *Namespace) bool {
 }
 
 // readLinks reads the devices of the namespace that the thread is in.
-func (v *Visitor) readLinks(ctx context.Context, view *View) (links []Link, capped bool, err error) {
+func (v *Visitor) readLinks(view *View) (links []Link, capped bool, err error) {
 	if view.Namespace.Host {
 		if v.host == nil {
 			if v.host, err = newLinkTable(v.buf); err != nil {
 				return nil, false, err
 			}
 		}
-		links, err = v.host.read(ctx)
+		links, err = v.host.read()
 	} else {
 		var c *conn
-		if c, err = dial(unix.NETLINK_ROUTE, v.buf); err != nil {
+		if c, err = dial(unix.NETLINK_ROUTE, 0, v.buf); err != nil {
 			return nil, false, err
 		}
-		defer c.Close()
-		links, capped, err = dumpLinks(ctx, c, v.links, v.maxDevices)
+		defer c.close()
+		links, capped, err = dumpLinks(c, v.links, v.maxDevices)
 		v.links = links
 	}
 	if err != nil {
@@ -214,14 +213,14 @@ func (v *Visitor) readLinks(ctx context.Context, view *View) (links []Link, capp
 
 // readConntrack asks ctnetlink. That would make the kernel load its modules for it, but a node that tracks nothing shall stay
 // so: hence the look whether they are there.
-func (v *Visitor) readConntrack(ctx context.Context) (*Conntrack, error) {
+func (v *Visitor) readConntrack() (*Conntrack, error) {
 	if !v.tracks {
 		if err := unix.Access(v.proc+"/sys/net/netfilter/nf_conntrack_max", unix.F_OK); err != nil {
 			return nil, fmt.Errorf("conntrack: %w", ErrUnsupported)
 		}
 		v.tracks = true
 	}
-	return netlinkConntrack(ctx, v.buf)
+	return netlinkConntrack(v.buf)
 }
 
 // addSpeeds fills in the speed of physical devices. A virtual device has none: what a veth reports is a constant.
