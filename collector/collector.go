@@ -21,8 +21,16 @@ type Collector struct {
 	Metrics []*metric.Def
 	// Netns reads what each namespace has of its own; nil if it has nothing.
 	Netns func(ctx context.Context, v *netns.View, sink *metric.Sink) error
+	// Join tells what only several namespaces together show, from what was kept of each; nil if there is nothing.
+	Join func(ctx context.Context, whole *Whole, sink *metric.Sink) error
 	// Node reads what the node has once; nil if it has nothing.
 	Node func(ctx context.Context, v *netns.View, sink *metric.Sink) error
+}
+
+// Whole is what a scrape kept of the namespaces that it entered.
+type Whole struct {
+	Seen     []*netns.Seen
+	Complete bool // whether these are all that there are
 }
 
 // All returns every collector, in the order in which they run.
@@ -33,6 +41,11 @@ func All() []*Collector {
 		newConntrack(),
 		newSoftnet(),
 		newSoftirq(),
+		newPair(),
+		newQdisc(),
+		newSteering(),
+		newEthtool(),
+		newOverlay(),
 	}
 }
 

@@ -1,10 +1,7 @@
 package collector
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"strconv"
 
 	"github.com/vethexporter/vethexporter/internal/metric"
 	"github.com/vethexporter/vethexporter/internal/netns"
@@ -93,13 +90,9 @@ var conntrackSettings = []struct {
 
 func conntrackNode(_ context.Context, v *netns.View, sink *metric.Sink) error {
 	for _, setting := range conntrackSettings {
-		b, err := v.Sysctl(setting.file)
+		value, err := sysctlNumber(v, setting.file)
 		if err != nil {
 			return err
-		}
-		value, err := strconv.ParseUint(string(bytes.TrimSpace(b)), 10, 64)
-		if err != nil {
-			return parseError{fmt.Errorf("%s: %w", setting.file, err)}
 		}
 		sink.Emit(setting.def, float64(value))
 	}

@@ -2,6 +2,7 @@ package collector
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,8 @@ type job struct {
 	excluded  int
 	visits    []*visit
 	next      int // next visit
+	seen      []*netns.Seen
+	join      int // next collector to run for all namespaces together
 	runs      map[string]*runs
 	discovery time.Duration
 }
@@ -117,6 +120,9 @@ func (j *job) pass() {
 	case j.found == nil:
 		j.runs[j.at.what].outcomes[outcomeSkipped]++
 		j.node++
+	case j.next == len(j.visits):
+		j.runs[j.at.what].outcomes[outcomeSkipped]++
+		j.join++
 	default:
 		j.runs[j.at.what].outcomes[outcomeSkipped]++
 		j.visits[j.next].worsen(outcomeSkipped)
@@ -172,6 +178,38 @@ func (j *job) nextNode(t *turn) (c *Collector, ok bool) {
 	return c, ok
 }
 
+// nextJoin returns the next collector to run for all namespaces together.
+func (j *job) nextJoin(t *turn) (c *Collector, ok bool) {
+	ok = j.begin(t, func() (place, bool) {
+		for ; j.join < len(j.collectors); j.join++ {
+			if c = j.collectors[j.join]; c.Join != nil {
+				return place{key: joining, what: c.Name}, true
+			}
+		}
+		return place{}, false
+	})
+	return c, ok
+}
+
+// whole returns what the scrape kept, once all visits are over.
+func (j *job) whole() *Whole {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return &Whole{Seen: j.seen, Complete: j.excluded == 0 && j.found.Capped == 0 && len(j.seen) == len(j.visits)}
+}
+
+// joins tells whether anything has to be kept of the namespaces.
+func (j *job) joins() bool {
+	return slices.ContainsFunc(j.collectors, func(c *Collector) bool { return c.Join != nil })
+}
+
+// seenSoFar returns what was kept until now. The worker whose turn it is may read it.
+func (j *job) seenSoFar() []*netns.Seen {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.seen
+}
+
 // nextVisit returns the next namespace to enter.
 func (j *job) nextVisit(t *turn) (v *visit, ok bool) {
 	ok = j.begin(t, func() (place, bool) {
@@ -197,7 +235,7 @@ func (j *job) nextRun(t *turn, v *visit) (c *Collector, ok bool) {
 	return c, ok
 }
 
-// endRun keeps what one run of a collector gave, for the node if v is nil.
+// endRun keeps what one run of a collector gave, at one of the three stages.
 func (j *job) endRun(t *turn, c *Collector, v *visit, o outcome, took time.Duration, b *metric.Batch) {
 	j.end(t, func() {
 		r := j.runs[c.Name]
@@ -205,8 +243,12 @@ func (j *job) endRun(t *turn, c *Collector, v *visit, o outcome, took time.Durat
 		r.duration += took
 		r.series += b.Len()
 		j.snap.Add(b)
-		if v == nil {
+		if v == nil && j.found == nil {
 			j.node++
+			return
+		}
+		if v == nil {
+			j.join++
 			return
 		}
 		v.worsen(o)
@@ -240,6 +282,11 @@ func (s *Scraper) finish(j *job, start time.Time) *metric.Snapshot {
 	defer j.mu.Unlock()
 	for _, c := range j.collectors[j.node:] {
 		if c.Node != nil {
+			j.runs[c.Name].outcomes[outcomeSkipped]++
+		}
+	}
+	for _, c := range j.collectors[j.join:] {
+		if c.Join != nil {
 			j.runs[c.Name].outcomes[outcomeSkipped]++
 		}
 	}

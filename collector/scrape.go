@@ -65,6 +65,9 @@ const (
 	entering    = "entry"
 )
 
+// joining stands for a namespace where a collector looks at all of them.
+var joining = netns.Key{Dev: 1<<64 - 1}
+
 type failure struct {
 	collector, reason string
 }

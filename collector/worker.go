@@ -72,13 +72,16 @@ func (w *worker) attempt(t *turn) (fit bool) {
 
 // run does what is left of the job: first the node's own numbers, then each namespace.
 func (w *worker) run(t *turn) error {
+	w.visitor.NextScrape()
 	if err := w.visitor.Home(func(view *netns.View) {
 		for {
 			c, ok := t.job.nextNode(t)
 			if !ok {
 				return
 			}
-			w.collect(t, c, c.Node, view, nil)
+			w.collect(t, c, place{what: c.Name}, nil, func(ctx context.Context, sink *metric.Sink) error {
+				return c.Node(ctx, view, sink)
+			})
 		}
 	}); err != nil {
 		return err
@@ -87,11 +90,20 @@ func (w *worker) run(t *turn) error {
 	for {
 		v, ok := t.job.nextVisit(t)
 		if !ok {
-			return nil
+			break
 		}
 		if err := w.visit(t, v); errors.Is(err, netns.ErrStranded) {
 			return err
 		}
+	}
+	for {
+		c, ok := t.job.nextJoin(t)
+		if !ok {
+			return nil
+		}
+		w.collect(t, c, place{key: joining, what: c.Name}, nil, func(ctx context.Context, sink *metric.Sink) error {
+			return c.Join(ctx, t.job.whole(), sink)
+		})
 	}
 }
 
@@ -142,9 +154,14 @@ func (w *worker) visit(t *turn, v *visit) error {
 		for {
 			c, ok := j.nextRun(t, v)
 			if !ok {
-				return
+				break
 			}
-			w.collect(t, c, c.Netns, view, v)
+			w.collect(t, c, place{key: v.ns.Key, what: c.Name}, v, func(ctx context.Context, sink *metric.Sink) error {
+				return c.Netns(ctx, view, sink)
+			})
+		}
+		if view.Entered && j.joins() {
+			w.keep(t, v, view)
 		}
 	})
 	o, reason := classify(err)
@@ -158,12 +175,31 @@ func (w *worker) visit(t *turn, v *visit) error {
 	return err
 }
 
-// collect runs one collector for one view, and keeps what it gave if that is whole.
-func (w *worker) collect(t *turn, c *Collector, fn func(context.Context, *netns.View, *metric.Sink) error, view *netns.View, v *visit) {
+// keep keeps what the collectors that look at several namespaces want of this one.
+func (w *worker) keep(t *turn, v *visit, view *netns.View) {
+	j := t.job
+	if !j.begin(t, func() (place, bool) { return place{key: v.ns.Key, what: entering}, true }) {
+		return
+	}
+	seen, err := w.visitor.See(view, j.seenSoFar())
+	o, reason := classify(err)
+	if reason != "" {
+		w.s.count(discovering, reason, v.ns, err)
+	}
+	j.end(t, func() {
+		if v.worsen(o); seen != nil {
+			j.seen = append(j.seen, seen)
+		}
+	})
+}
+
+// collect runs one collector at one place, for the namespace of v unless that is nil, and keeps what it gave if that is
+// whole.
+func (w *worker) collect(t *turn, c *Collector, at place, v *visit, fn func(context.Context, *metric.Sink) error) {
 	w.batch.Reset()
-	at, name, left, ns := place{what: c.Name}, "", noLimit, (*netns.Namespace)(nil)
+	name, left, ns := "", noLimit, (*netns.Namespace)(nil)
 	if v != nil {
-		at.key, name, ns = v.ns.Key, v.ns.Name, v.ns
+		name, ns = v.ns.Name, v.ns
 		if w.s.opts.MaxSeries > 0 && !ns.Host {
 			left = max(w.s.opts.MaxSeries-v.series, 0)
 		}
@@ -174,7 +210,7 @@ func (w *worker) collect(t *turn, c *Collector, fn func(context.Context, *netns.
 	}
 	start := time.Now()
 	sink := w.batch.Sink(w.s.table[c], name, left)
-	err := call(t.job.ctx, fn, view, &sink)
+	err := call(t.job.ctx, fn, &sink)
 	o, reason := classify(err)
 	if o != outcomeOK && o != outcomeCapped {
 		sink.Discard()
@@ -186,13 +222,13 @@ func (w *worker) collect(t *turn, c *Collector, fn func(context.Context, *netns.
 }
 
 // call runs a collector's function. A panic is an error of the collector; the thread is still where it was.
-func call(ctx context.Context, fn func(context.Context, *netns.View, *metric.Sink) error, view *netns.View, sink *metric.Sink) (err error) {
+func call(ctx context.Context, fn func(context.Context, *metric.Sink) error, sink *metric.Sink) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: panic: %v\n%s", errBug, p, debug.Stack())
 		}
 	}()
-	if err := fn(ctx, view, sink); err != nil {
+	if err := fn(ctx, sink); err != nil {
 		return err
 	}
 	if err := sink.Err(); err != nil && !errors.Is(err, metric.ErrCapped) {

@@ -119,6 +119,9 @@ func (s *Sink) Emit(def *Def, value float64, labels ...string) {
 	}
 }
 
+// For makes netns the value of the label netns from now on.
+func (s *Sink) For(netns string) { s.netns = netns }
+
 // Err returns why the run is not whole: ErrCapped, or a mistake in the collector.
 func (s *Sink) Err() error { return s.err }
 

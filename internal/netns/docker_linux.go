@@ -184,8 +184,11 @@ func (d *Docker) list(ctx context.Context, known map[string]Container) (map[stri
 			return nil, fmt.Errorf("docker: container id %.80q is not one", l.ID)
 		}
 		c := Container{ID: l.ID, Name: l.ID[:12], Runtime: "docker", PID: known[l.ID].PID, created: l.Created}
-		if len(l.Names) > 0 {
-			c.Name = strings.TrimPrefix(l.Names[0], "/")
+		for _, name := range l.Names {
+			// A linked container also has the names that others know it by, as /web/db.
+			if name = strings.TrimPrefix(name, "/"); name != "" && !strings.Contains(name, "/") {
+				c.Name = name
+			}
 		}
 		if id, ok := strings.CutPrefix(l.HostConfig.NetworkMode, "container:"); ok {
 			c.joins = id

@@ -63,6 +63,10 @@ type Link struct {
 	Peer           int32 // index of a veth's other end, or of the device below; 0 for none
 	PeerNSID       int32 // the namespace of Peer as this namespace numbers it; -1 for this one
 	CarrierChanges uint32
+	Mode           string  // of a macvlan or ipvlan, as `ip -d link` prints it
+	Tunnel         *Tunnel // what a tunnel is set to; nil for other devices
+	ReceiveQueues  uint32  // allocated; fewer may be in use
+	TransmitQueues uint32
 	SpeedMegabits  int // of a physical device; 0 if unknown
 	Counters       [linkCounters]uint64
 	Counted        int // how many of Counters this kernel has
@@ -146,6 +150,10 @@ func (l *Link) decode(data []byte) error {
 			l.Carrier, l.HasCarrier = ad.Uint8() != 0, true
 		case unix.IFLA_CARRIER_CHANGES:
 			l.CarrierChanges = ad.Uint32()
+		case unix.IFLA_NUM_RX_QUEUES:
+			l.ReceiveQueues = ad.Uint32()
+		case unix.IFLA_NUM_TX_QUEUES:
+			l.TransmitQueues = ad.Uint32()
 		case unix.IFLA_MASTER:
 			l.Master = ad.Int32()
 		case unix.IFLA_LINK:
@@ -164,6 +172,9 @@ func (l *Link) decode(data []byte) error {
 	if !whole || l.Name == "" {
 		return errors.New("not a whole link message")
 	}
+	if _, ok := tunnelKinds[l.Kind]; ok && l.Tunnel == nil {
+		l.Tunnel = &Tunnel{} // a kind without settings
+	}
 	if l.Kind == "" {
 		l.Kind = KindPhysical
 		if hardware == unix.ARPHRD_LOOPBACK {
@@ -175,12 +186,35 @@ func (l *Link) decode(data []byte) error {
 
 func (l *Link) decodeInfo(ad *netlink.AttributeDecoder) error {
 	for ad.Next() {
-		if ad.Type() == unix.IFLA_INFO_KIND {
+		switch ad.Type() {
+		case unix.IFLA_INFO_KIND:
 			l.Kind = strings.ToValidUTF8(ad.String(), "\uFFFD")
+		case unix.IFLA_INFO_DATA:
+			// The kernel writes the kind first.
+			if decode, ok := tunnelKinds[l.Kind]; ok {
+				l.Tunnel = &Tunnel{}
+				decode(l.Tunnel, ad.Bytes())
+			}
+			if modes, ok := linkModes[l.Kind]; ok {
+				if mode := attribute(ad.Bytes(), linkModeAttribute); len(mode) >= 2 {
+					l.Mode = modes[binary.NativeEndian.Uint16(mode)]
+				}
+			}
 		}
 	}
 	return ad.Err()
 }
+
+// linkModeAttribute is IFLA_MACVLAN_MODE, IFLA_IPVLAN_MODE and their likes; a mode of 32 bits is small.
+const linkModeAttribute = 1
+
+var (
+	macvlanModes = map[uint16]string{1: "private", 2: "vepa", 4: "bridge", 8: "passthru", 16: "source"}
+	linkModes    = map[string]map[uint16]string{
+		"macvlan": macvlanModes, "macvtap": macvlanModes,
+		"ipvlan": {0: "l2", 1: "l3", 2: "l3s"}, "ipvtap": {0: "l2", 1: "l3", 2: "l3s"},
+	}
+)
 
 // count fills the counters from a struct rtnl_link_stats64, which newer kernels make longer.
 func (l *Link) count(b []byte) {
@@ -336,18 +370,25 @@ func (t *linkTable) count() (unknown bool, err error) {
 }
 
 // attribute returns the payload of the first attribute of that type, or nil.
-func attribute(b []byte, typ uint16) []byte {
+func attribute(b []byte, typ uint16) (payload []byte) {
+	each(b, func(t uint16, data []byte) {
+		if t == typ && payload == nil {
+			payload = data
+		}
+	})
+	return payload
+}
+
+// each calls found with every attribute, up to one whose length is wrong.
+func each(b []byte, found func(typ uint16, data []byte)) {
 	for len(b) >= unix.SizeofNlAttr {
 		size := int(binary.NativeEndian.Uint16(b))
 		if size < unix.SizeofNlAttr || size > len(b) {
-			return nil
+			return
 		}
-		if binary.NativeEndian.Uint16(b[2:])&nlaTypeMask == typ {
-			return b[unix.SizeofNlAttr:size]
-		}
+		found(binary.NativeEndian.Uint16(b[2:])&nlaTypeMask, b[unix.SizeofNlAttr:size])
 		b = b[min((size+3)&^3, len(b)):]
 	}
-	return nil
 }
 
 // FindLink returns the place of a device in links, which are ordered by index.

@@ -77,14 +77,20 @@ func (n *Namespace) firstPID() int {
 
 // assignNames gives each namespace the best name that is known, and makes them unique.
 func assignNames(all []*Namespace) {
-	taken := map[string]int{}
 	for _, n := range all {
 		n.Name = n.bestName()
-		taken[n.Name]++
 	}
-	for _, n := range all {
-		if taken[n.Name] > 1 {
-			n.Name = fmt.Sprintf("%s@%d", n.Name, n.Ino)
+	for again := true; again; { // a name made so may be that of another, as somebody may choose the name a@1
+		again = false
+		taken := map[string]int{}
+		for _, n := range all {
+			taken[n.Name]++
+		}
+		for _, n := range all {
+			if taken[n.Name] > 1 {
+				n.Name = fmt.Sprintf("%s@%d", n.Name, n.Ino)
+				again = true
+			}
 		}
 	}
 	slices.SortFunc(all, func(a, b *Namespace) int {

@@ -19,9 +19,13 @@ type View struct {
 	Cookie    uint64 // what tells the namespace from every other until the next boot; 0 if the kernel does not say
 	Entered   bool   // whether the thread is inside; if not, only what /proc/PID/net shows is there
 
-	proc      string // procfs, or a fixture's
+	proc, sys string // procfs and sysfs, or a fixture's
 	net       int    // descriptor of the folder of the namespace's net files
 	links     func() ([]Link, bool, error)
+	qdiscs    func() ([]Qdisc, int, error)
+	steering  func() ([]Steering, error)
+	offloads  func() ([]Offloads, error)
+	hardware  func() ([]Hardware, error)
 	conntrack func() (*Conntrack, error)
 	files     *fileMemo
 	linkMemo  *linkMemo
@@ -64,6 +68,47 @@ func (v *View) Links() (links []Link, capped bool, err error) {
 	return v.linkMemo.links, v.linkMemo.capped, v.linkMemo.err
 }
 
+// Qdiscs returns the queueing disciplines of the namespace that have a queue, and how many more could not be decoded.
+func (v *View) Qdiscs() (qdiscs []Qdisc, undecoded int, err error) {
+	if !v.Entered {
+		return nil, 0, fmt.Errorf("qdiscs: %w: it takes CAP_SYS_ADMIN to enter the namespace", ErrDenied)
+	}
+	return v.qdiscs()
+}
+
+// Steering returns how each device but loopback spreads its packets over CPUs.
+func (v *View) Steering() ([]Steering, error) {
+	if !v.Entered {
+		return nil, fmt.Errorf("steering: %w: it takes CAP_SYS_ADMIN to enter the namespace", ErrDenied)
+	}
+	return v.steering()
+}
+
+// Offloads returns the features of each device.
+func (v *View) Offloads() ([]Offloads, error) {
+	if !v.Entered {
+		return nil, fmt.Errorf("features: %w: it takes CAP_SYS_ADMIN to enter the namespace", ErrDenied)
+	}
+	return v.offloads()
+}
+
+// Hardware returns what the drivers of physical devices tell.
+func (v *View) Hardware() ([]Hardware, error) {
+	if !v.Entered {
+		return nil, fmt.Errorf("drivers: %w: it takes CAP_SYS_ADMIN to enter the namespace", ErrDenied)
+	}
+	return v.hardware()
+}
+
+// OnlineCPUs returns the CPUs that are online.
+func (v *View) OnlineCPUs() (map[int]bool, error) {
+	b, err := v.files.read(unix.AT_FDCWD, filepath.Join(v.sys, "devices/system/cpu/online"))
+	if err != nil {
+		return nil, err
+	}
+	return onlineCPUs(b)
+}
+
 // Conntrack returns the connection tracking of the namespace, from ctnetlink, or from procfs where that is refused or absent.
 func (v *View) Conntrack() (*Conntrack, error) {
 	ct, err := v.conntrack()
@@ -82,7 +127,13 @@ func (v *View) Conntrack() (*Conntrack, error) {
 
 // procLinks reads net/dev, the only view of devices from outside.
 func (v *View) procLinks() ([]Link, bool, error) {
-	root, err := procfs.NewFS(fmt.Sprintf("%s/thread-self/fd/%d/..", v.proc, v.net))
+	// By descriptor it stays the folder of that process. The library would take a ".." off the path without looking.
+	parent, err := unix.Openat(v.net, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, false, classify(fmt.Errorf("net/dev: %w", err))
+	}
+	defer unix.Close(parent)
+	root, err := procfs.NewFS(fmt.Sprintf("%s/thread-self/fd/%d", v.proc, parent))
 	if err != nil {
 		return nil, false, classify(fmt.Errorf("net/dev: %w", err))
 	}

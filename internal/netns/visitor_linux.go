@@ -18,15 +18,20 @@ type Visitor struct {
 	proc, sys  string
 	maxDevices int
 
-	home    int // descriptor of the thread's own namespace
-	homeKey Key
-	host    *linkTable // follows the host's devices; nil until they were asked for
-	buf     []byte
-	files   fileMemo
-	links   []Link
-	speeds  map[speedKey]int
-	refused bool // setns was refused once: it always will be
-	tracks  bool // connection tracking was seen to be loaded
+	home     int // descriptor of the thread's own namespace
+	homeKey  Key
+	host     *linkTable // follows the host's devices; nil until they were asked for
+	route    *conn      // of the namespace that is being visited; nil until it is wanted
+	buf      []byte
+	files    fileMemo
+	links    []Link
+	speeds   map[speedKey]int
+	sysfs    map[uint64]*sysfsMount // by cookie
+	features *featureNames          // nil until they were asked for
+	peers    map[peerKey]uint64     // the cookie that a namespace's number for another leads to
+	scrape   int                    // number of the scrape under way
+	refused  bool                   // setns was refused once: it always will be
+	tracks   bool                   // connection tracking was seen to be loaded
 }
 
 // speedKey is what a device's speed may be kept under: it changes only with the carrier.
@@ -60,12 +65,16 @@ func NewVisitor(o VisitorOptions) (*Visitor, error) {
 	return &Visitor{
 		proc: o.Proc, sys: o.Sys, maxDevices: o.MaxDevices, home: home, homeKey: key,
 		buf: make([]byte, netlinkBuffer), speeds: map[speedKey]int{},
+		sysfs: map[uint64]*sysfsMount{}, peers: map[peerKey]uint64{},
 	}, nil
 }
 
 // Close gives back what the visitor holds.
 func (v *Visitor) Close() {
 	unix.Close(v.home)
+	for _, m := range v.sysfs {
+		unix.Close(m.fd)
+	}
 	if v.host != nil {
 		v.host.close()
 	}
@@ -96,6 +105,69 @@ func (v *Visitor) Visit(n *Namespace, fn func(*View)) error {
 		return v.outside(n, fn)
 	}
 	return errors.Join(err, innerErr)
+}
+
+// sysfsMount is a detached sysfs of one namespace. It does not keep the namespace alive.
+type sysfsMount struct {
+	fd   int
+	used int // scrape that used it last
+}
+
+// maxSysfs bounds the mounts that are kept, each with a descriptor. Namespaces beyond get a new one for each visit, which
+// costs the kernel five times as much as the reading.
+const maxSysfs = 4096
+
+// NextScrape gives back what is kept for namespaces that the last two scrapes did not meet.
+func (v *Visitor) NextScrape() {
+	v.scrape++
+	for cookie, m := range v.sysfs {
+		if v.scrape-m.used > 2 {
+			unix.Close(m.fd)
+			delete(v.sysfs, cookie)
+		}
+	}
+}
+
+// readSteering reads how the devices of the namespace that the thread is in spread their packets.
+func (v *Visitor) readSteering(view *View) ([]Steering, error) {
+	links, _, err := view.Links()
+	if err != nil {
+		return nil, err
+	}
+	m := v.sysfs[view.Cookie]
+	if m == nil {
+		fd, err := mountSysfs()
+		if errors.Is(err, ErrDenied) && view.Namespace.Host {
+			fd, err = v.openSysfs(links)
+		}
+		if err != nil {
+			return nil, err
+		}
+		m = &sysfsMount{fd: fd}
+		if view.Cookie == 0 || len(v.sysfs) >= maxSysfs {
+			defer unix.Close(fd)
+		} else {
+			v.sysfs[view.Cookie] = m
+		}
+	}
+	m.used = v.scrape
+	return readSteering(m.fd, links, v.buf)
+}
+
+// openSysfs opens the node's sysfs, if it shows these devices and not those of another namespace.
+func (v *Visitor) openSysfs(links []Link) (int, error) {
+	fd, err := unix.Open(v.sys, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, classify(fmt.Errorf("open sysfs: %w", err))
+	}
+	for i := range links {
+		index, err := readFile(fd, "class/net/"+links[i].Name+"/ifindex", nil)
+		if err != nil || strings.TrimSpace(string(index)) != strconv.Itoa(int(links[i].Index)) {
+			unix.Close(fd)
+			return -1, fmt.Errorf("%s shows another namespace: %w", v.sys, ErrDenied)
+		}
+	}
+	return fd, nil
 }
 
 // Home runs fn with a view of the thread's own namespace, whether or not it is one that was found.
@@ -141,10 +213,24 @@ func (v *Visitor) inside(n *Namespace, fd int, fn func(*View)) error {
 		cookie = socketCookie()
 	}
 	v.files.reset()
-	view := &View{Namespace: n, Cookie: cookie, Entered: true, proc: v.proc, net: net, files: &v.files}
+	view := &View{Namespace: n, Cookie: cookie, Entered: true, proc: v.proc, sys: v.sys, net: net, files: &v.files}
 	view.links = func() ([]Link, bool, error) { return v.readLinks(view) }
+	view.qdiscs = func() ([]Qdisc, int, error) { return v.readQdiscs(view) }
+	view.offloads = func() ([]Offloads, error) { return v.readOffloads(view) }
+	view.hardware = func() ([]Hardware, error) {
+		links, _, err := view.Links()
+		if err != nil {
+			return nil, err
+		}
+		return readHardware(links)
+	}
+	view.steering = func() ([]Steering, error) { return v.readSteering(view) }
 	view.conntrack = v.readConntrack
 	fn(view)
+	if v.route != nil {
+		v.route.close()
+		v.route = nil
+	}
 	return nil
 }
 
@@ -162,7 +248,7 @@ func (v *Visitor) outside(n *Namespace, fn func(*View)) error {
 			continue
 		}
 		v.files.reset()
-		view := &View{Namespace: n, proc: v.proc, net: net, files: &v.files}
+		view := &View{Namespace: n, proc: v.proc, sys: v.sys, net: net, files: &v.files}
 		view.links = view.procLinks
 		view.conntrack = func() (*Conntrack, error) { return nil, denied }
 		fn(view)
@@ -197,18 +283,65 @@ func (v *Visitor) readLinks(view *View) (links []Link, capped bool, err error) {
 		links, err = v.host.read()
 	} else {
 		var c *conn
-		if c, err = dial(unix.NETLINK_ROUTE, 0, v.buf); err != nil {
+		if c, err = v.routeConn(); err != nil {
 			return nil, false, err
 		}
-		defer c.close()
 		links, capped, err = dumpLinks(c, v.links, v.maxDevices)
 		v.links = links
+		if capped { // the rest of the dump is still in the socket
+			c.close()
+			v.route = nil
+		}
 	}
 	if err != nil {
 		return nil, false, err
 	}
 	v.addSpeeds(links, view)
 	return links, capped, nil
+}
+
+// readOffloads reads the features of the devices of the namespace that the thread is in.
+func (v *Visitor) readOffloads(view *View) ([]Offloads, error) {
+	links, _, err := view.Links()
+	if err != nil {
+		return nil, err
+	}
+	c, err := dial(unix.NETLINK_GENERIC, 0, v.buf)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	if v.features == nil {
+		if v.features, err = readFeatureNames(c); err != nil {
+			return nil, err
+		}
+	}
+	return dumpOffloads(c, v.features, links)
+}
+
+// routeConn returns the socket of this visit for links and qdiscs.
+func (v *Visitor) routeConn() (*conn, error) {
+	if v.route == nil {
+		c, err := dial(unix.NETLINK_ROUTE, 0, v.buf)
+		if err != nil {
+			return nil, err
+		}
+		v.route = c
+	}
+	return v.route, nil
+}
+
+// readQdiscs reads the queueing disciplines of the namespace that the thread is in.
+func (v *Visitor) readQdiscs(view *View) (qdiscs []Qdisc, undecoded int, err error) {
+	links, _, err := view.Links()
+	if err != nil {
+		return nil, 0, err
+	}
+	c, err := v.routeConn()
+	if err != nil {
+		return nil, 0, err
+	}
+	return dumpQdiscs(c, links)
 }
 
 // readConntrack asks ctnetlink. That would make the kernel load its modules for it, but a node that tracks nothing shall stay

@@ -1,0 +1,317 @@
+package netns
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Tunnel is what a device that encapsulates is set to. What its kind does not have is zero.
+type Tunnel struct {
+	ID          uint32     // VNI or key
+	Remote      netip.Addr // the one peer, or a multicast group
+	Local       netip.Addr
+	Lower       int32 // index of the device that it is bound to
+	Port        uint16
+	Learning    bool
+	UDPChecksum bool // sends outer UDP checksums
+	External    bool // the routing decides on peer and ID for each packet
+	Key         bool // carries a key of 4 bytes, for GRE
+}
+
+// tunnelKinds decode IFLA_INFO_DATA of the kinds of tunnels that are known.
+var tunnelKinds = map[string]func(t *Tunnel, data []byte){
+	"vxlan": func(t *Tunnel, data []byte) {
+		each(data, func(typ uint16, b []byte) {
+			switch typ { // enum of include/uapi/linux/if_link.h
+			case 1:
+				t.ID = word32(b)
+			case 2, 16:
+				t.Remote = addr(b)
+			case 3:
+				t.Lower = int32(word32(b))
+			case 4, 17:
+				t.Local = addr(b)
+			case 7:
+				t.Learning = flag(b)
+			case 15:
+				t.Port = port(b)
+			case 18:
+				t.UDPChecksum = flag(b)
+			case 25:
+				t.External = flag(b)
+			}
+		})
+	},
+	"geneve": func(t *Tunnel, data []byte) {
+		each(data, func(typ uint16, b []byte) {
+			switch typ {
+			case 1:
+				t.ID = word32(b)
+			case 2, 7:
+				t.Remote = addr(b)
+			case 5:
+				t.Port = port(b)
+			case 6:
+				t.External = true
+			case 8:
+				t.UDPChecksum = flag(b)
+			}
+		})
+	},
+	"gre": decodeGRE, "gretap": decodeGRE, "ip6gre": decodeGRE, "ip6gretap": decodeGRE,
+	"ipip": decodeIPTunnel, "sit": decodeIPTunnel, "ip6tnl": decodeIPTunnel,
+	"wireguard": func(*Tunnel, []byte) {},
+	"macsec":    func(*Tunnel, []byte) {},
+}
+
+func decodeGRE(t *Tunnel, data []byte) {
+	each(data, func(typ uint16, b []byte) {
+		switch typ { // enum of include/uapi/linux/if_tunnel.h
+		case 1:
+			t.Lower = int32(word32(b))
+		case 3:
+			t.Key = len(b) >= 2 && b[0]&0x20 != 0 // GRE_KEY, in network order
+		case 5:
+			if len(b) >= 4 {
+				t.ID = binary.BigEndian.Uint32(b)
+			}
+		case 6:
+			t.Local = addr(b)
+		case 7:
+			t.Remote = addr(b)
+		case 18:
+			t.External = true
+		}
+	})
+}
+
+func decodeIPTunnel(t *Tunnel, data []byte) {
+	each(data, func(typ uint16, b []byte) {
+		switch typ {
+		case 1:
+			t.Lower = int32(word32(b))
+		case 2:
+			t.Local = addr(b)
+		case 3:
+			t.Remote = addr(b)
+		}
+	})
+}
+
+func word32(b []byte) uint32 { return uint32(firstWord(b)) }
+
+func flag(b []byte) bool { return len(b) > 0 && b[0] != 0 }
+
+func port(b []byte) uint16 {
+	if len(b) < 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(b)
+}
+
+// addr reads an address; one that is all zero means none.
+func addr(b []byte) netip.Addr {
+	a, ok := netip.AddrFromSlice(b)
+	if !ok || a.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return a
+}
+
+// Neighbor is one permanent entry of a tunnel's neighbour table.
+type Neighbor struct {
+	Index   int32 // of the tunnel
+	IP      netip.Addr
+	Address string // hardware address
+}
+
+// Underlay is where a tunnel's packets leave.
+type Underlay struct {
+	Index int32 // of the device
+	IPv6  bool  // the outer packets' family
+}
+
+// Overlay is what is known of a namespace's tunnels and where its traffic leaves.
+type Overlay struct {
+	Underlay  map[int32]Underlay // by the index of the tunnel; absent if unknown
+	Uplink    int32              // index of the device of the default route; 0 if there is none
+	Neighbors []Neighbor
+	Addresses map[netip.Addr]int32 // the tunnels' own addresses, to the tunnel's index
+}
+
+// anywhere is an address that only a default route leads to: no network has it (RFC 5737).
+var anywhere = netip.AddrFrom4([4]byte{192, 0, 2, 1})
+
+// readOverlay finds the underlay of each tunnel among links: the device that it is bound to, else that of the route to its
+// peer, else that of the route to a peer in its forwarding table, else that of the default route.
+func readOverlay(c *conn, links []Link) (*Overlay, error) {
+	o := &Overlay{Underlay: map[int32]Underlay{}, Addresses: map[netip.Addr]int32{}}
+	uplink, err := routeDevice(c, anywhere)
+	if err != nil {
+		return nil, err
+	}
+	o.Uplink = uplink
+	tunnels := map[int32]bool{}
+	for i := range links {
+		l := &links[i]
+		if l.Tunnel == nil {
+			continue
+		}
+		tunnels[l.Index] = true
+		under, err := underlay(c, l, uplink)
+		if err != nil {
+			return nil, err
+		}
+		if under.Index != 0 && under.Index != l.Index {
+			o.Underlay[l.Index] = under
+		}
+	}
+	if len(tunnels) == 0 {
+		return o, nil
+	}
+	if err := o.readNeighbors(c, tunnels); err != nil {
+		return nil, err
+	}
+	return o, o.readAddresses(c, tunnels)
+}
+
+func underlay(c *conn, l *Link, uplink int32) (u Underlay, err error) {
+	if l.PeerNSID >= 0 {
+		return u, nil // its packets leave in another namespace
+	}
+	if l.Kind == "macsec" {
+		return Underlay{Index: l.Peer}, nil
+	}
+	peer := l.Tunnel.Remote
+	if l.Kind == "vxlan" && !peer.IsValid() {
+		if peer, err = forwardingPeer(c, l.Index); err != nil {
+			return u, err
+		}
+	}
+	for _, known := range []netip.Addr{peer, l.Tunnel.Local} {
+		if known.IsValid() {
+			u.IPv6 = known.Is6()
+			break
+		}
+	}
+	switch {
+	case l.Tunnel.Lower != 0:
+		u.Index = l.Tunnel.Lower
+	case peer.IsValid() && !peer.IsMulticast():
+		u.Index, err = routeDevice(c, peer)
+	default:
+		u.Index = uplink
+	}
+	return u, err
+}
+
+// routeDevice returns the device that the route to an address leads through, 0 if there is no route.
+func routeDevice(c *conn, to netip.Addr) (device int32, err error) {
+	data := make([]byte, unix.SizeofRtMsg)
+	data[0], data[1] = unix.AF_INET, uint8(to.BitLen())
+	if to.Is6() {
+		data[0] = unix.AF_INET6
+	}
+	b := to.AsSlice()
+	data = binary.NativeEndian.AppendUint16(data, uint16(unix.SizeofNlAttr+len(b)))
+	data = binary.NativeEndian.AppendUint16(data, unix.RTA_DST)
+	data = append(data, b...)
+	err = c.request(netlink.Message{Header: netlink.Header{Type: unix.RTM_GETROUTE}, Data: data}, func(typ uint16, data []byte) bool {
+		if typ == unix.RTM_NEWROUTE && len(data) >= unix.SizeofRtMsg {
+			device = int32(word32(attribute(data[unix.SizeofRtMsg:], unix.RTA_OIF)))
+		}
+		return true
+	})
+	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES, unix.EAFNOSUPPORT} {
+		if errors.Is(err, none) {
+			return 0, nil
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("route to %v: %w", to, err)
+	}
+	return device, nil
+}
+
+const ndmsgSize = 12 // sizeof(struct ndmsg)
+
+// dumpNeighbors reads a neighbour table or, for AF_BRIDGE, the forwarding tables.
+func dumpNeighbors(c *conn, family uint8, found func(index int32, state uint16, attrs []byte)) error {
+	data := make([]byte, ndmsgSize)
+	data[0] = family
+	err := c.request(netlink.Message{Header: netlink.Header{Type: unix.RTM_GETNEIGH, Flags: netlink.Dump}, Data: data}, func(typ uint16, data []byte) bool {
+		if typ == unix.RTM_NEWNEIGH && len(data) >= ndmsgSize {
+			found(int32(word32(data[4:])), binary.NativeEndian.Uint16(data[8:]), data[ndmsgSize:])
+		}
+		return true
+	})
+	if errors.Is(err, errInterrupted) {
+		return nil
+	}
+	return err
+}
+
+// forwardingPeer returns a peer from the forwarding table of a vxlan device.
+func forwardingPeer(c *conn, index int32) (peer netip.Addr, err error) {
+	err = dumpNeighbors(c, unix.AF_BRIDGE, func(of int32, _ uint16, attrs []byte) {
+		if of == index && !peer.IsValid() {
+			if to := addr(attribute(attrs, unix.NDA_DST)); to.IsValid() && !to.IsMulticast() {
+				peer = to
+			}
+		}
+	})
+	if err != nil {
+		return peer, fmt.Errorf("forwarding table: %w", err)
+	}
+	return peer, nil
+}
+
+// maxNeighbors bounds the permanent entries that are kept of one namespace.
+const maxNeighbors = 1 << 14
+
+func (o *Overlay) readNeighbors(c *conn, tunnels map[int32]bool) error {
+	err := dumpNeighbors(c, unix.AF_UNSPEC, func(index int32, state uint16, attrs []byte) {
+		if !tunnels[index] || state&unix.NUD_PERMANENT == 0 || len(o.Neighbors) == maxNeighbors {
+			return
+		}
+		ip, hardware := addr(attribute(attrs, unix.NDA_DST)), net.HardwareAddr(attribute(attrs, unix.NDA_LLADDR))
+		if ip.IsValid() && !ip.IsMulticast() && len(hardware) > 0 {
+			o.Neighbors = append(o.Neighbors, Neighbor{Index: index, IP: ip, Address: hardware.String()})
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("neighbours: %w", err)
+	}
+	return nil
+}
+
+func (o *Overlay) readAddresses(c *conn, tunnels map[int32]bool) error {
+	request := netlink.Message{
+		Header: netlink.Header{Type: unix.RTM_GETADDR, Flags: netlink.Dump},
+		Data:   make([]byte, unix.SizeofIfAddrmsg),
+	}
+	err := c.request(request, func(typ uint16, data []byte) bool {
+		if typ != unix.RTM_NEWADDR || len(data) < unix.SizeofIfAddrmsg {
+			return true
+		}
+		index, attrs := int32(word32(data[4:])), data[unix.SizeofIfAddrmsg:]
+		ip := addr(attribute(attrs, unix.IFA_LOCAL))
+		if !ip.IsValid() {
+			ip = addr(attribute(attrs, unix.IFA_ADDRESS)) // IPv6 has this one only
+		}
+		if ip.IsValid() && tunnels[index] {
+			o.Addresses[ip] = index
+		}
+		return true
+	})
+	if err != nil && !errors.Is(err, errInterrupted) {
+		return fmt.Errorf("addresses: %w", err)
+	}
+	return nil
+}
