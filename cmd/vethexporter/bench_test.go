@@ -57,14 +57,26 @@ func perNetns(b *testing.B, n int, loop func()) {
 	b.ReportMetric((cpu()-start)*1e6/float64(b.N)/float64(n), "cpu-us/netns")
 }
 
-// BenchmarkScrape is a whole scrape as Prometheus makes it: discovery, visits, text, gzip.
+// BenchmarkScrape is a whole scrape as Prometheus makes it, with the collectors that BenchmarkFloor has the numbers of:
+// discovery, visits, text, gzip.
 func BenchmarkScrape(b *testing.B) {
+	chosen, err := collector.Select(collector.All(), []string{"tcp", "device", "conntrack", "softnet", "softirq"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	benchmarkScrape(b, chosen)
+}
+
+// BenchmarkScrapeAll is a scrape with all collectors.
+func BenchmarkScrapeAll(b *testing.B) { benchmarkScrape(b, collector.All()) }
+
+func benchmarkScrape(b *testing.B, collectors []*collector.Collector) {
 	nettest.Root(b)
 	for _, n := range benchSizes {
 		b.Run(fmt.Sprintf("netns=%d", n), func(b *testing.B) {
 			dir := benchDir(b, n)
 			s, err := collector.NewScraper(collector.Options{
-				Collectors: collector.All(), Concurrent: 1, Logger: slog.New(slog.DiscardHandler),
+				Collectors: collectors, Concurrent: 1, Logger: slog.New(slog.DiscardHandler),
 				Discovery: &netns.Discovery{Proc: "/proc", Named: []string{dir}},
 				Visitor:   netns.VisitorOptions{Proc: "/proc", Sys: "/sys"},
 			})

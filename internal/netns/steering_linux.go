@@ -133,9 +133,9 @@ func classifyMount(call string, err error) error {
 	return classify(err)
 }
 
-// onlineCPUs reads which CPUs are online from a list such as 0-3,8.
-func onlineCPUs(b []byte) (map[int]bool, error) {
-	online := map[int]bool{}
+// parseCPUs reads a list of CPUs such as 0-3,8.
+func parseCPUs(b []byte) (map[int]bool, error) {
+	cpus := map[int]bool{}
 	for part := range strings.SplitSeq(strings.TrimSpace(string(b)), ",") {
 		first, last, isRange := strings.Cut(part, "-")
 		from, err := strconv.Atoi(first)
@@ -147,8 +147,8 @@ func onlineCPUs(b []byte) (map[int]bool, error) {
 			return nil, fmt.Errorf("list of CPUs %.80q", b)
 		}
 		for cpu := from; cpu <= to; cpu++ {
-			online[cpu] = true
+			cpus[cpu] = true
 		}
 	}
-	return online, nil
+	return cpus, nil
 }

@@ -3,7 +3,9 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
@@ -23,6 +25,8 @@ type View struct {
 	net       int    // descriptor of the folder of the namespace's net files
 	links     func() ([]Link, bool, error)
 	qdiscs    func() ([]Qdisc, int, error)
+	sysctl    func(folder string) (int, error)
+	online    func() (map[int]bool, error)
 	steering  func() ([]Steering, error)
 	offloads  func() ([]Offloads, error)
 	hardware  func() ([]Hardware, error)
@@ -46,12 +50,17 @@ func (v *View) ProcFile(name string) ([]byte, error) {
 	return v.files.read(unix.AT_FDCWD, filepath.Join(v.proc, name))
 }
 
-// Sysctl returns a file of /proc/sys/net of the namespace. A file that is not there is a feature that is not loaded.
+// Sysctl returns a file of a folder of /proc/sys/net of the namespace. A file that is not there is a feature that is not loaded.
 func (v *View) Sysctl(name string) ([]byte, error) {
 	if !v.Entered {
 		return nil, fmt.Errorf("sysctl net/%s: %w: it takes CAP_SYS_ADMIN to enter the namespace", name, ErrDenied)
 	}
-	b, err := v.files.read(unix.AT_FDCWD, filepath.Join(v.proc, "sys/net", name))
+	folder, file := filepath.Split(name)
+	dir, err := v.sysctl(filepath.Clean(folder))
+	if err != nil {
+		return nil, err
+	}
+	b, err := v.files.readAs("sys/net/"+name, dir, file)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
@@ -101,13 +110,7 @@ func (v *View) Hardware() ([]Hardware, error) {
 }
 
 // OnlineCPUs returns the CPUs that are online.
-func (v *View) OnlineCPUs() (map[int]bool, error) {
-	b, err := v.files.read(unix.AT_FDCWD, filepath.Join(v.sys, "devices/system/cpu/online"))
-	if err != nil {
-		return nil, err
-	}
-	return onlineCPUs(b)
-}
+func (v *View) OnlineCPUs() (map[int]bool, error) { return v.online() }
 
 // Conntrack returns the connection tracking of the namespace, from ctnetlink, or from procfs where that is refused or absent.
 func (v *View) Conntrack() (*Conntrack, error) {
@@ -142,8 +145,9 @@ func (v *View) procLinks() ([]Link, bool, error) {
 		return nil, false, classify(fmt.Errorf("net/dev: %w", err))
 	}
 	links := make([]Link, 0, len(devices))
-	for name, d := range devices {
-		l := Link{Name: deviceName([]byte(name), 0), PeerNSID: -1}
+	for i, name := range slices.Sorted(maps.Keys(devices)) {
+		d := devices[name]
+		l := Link{Name: deviceName([]byte(name), int32(i)), PeerNSID: -1}
 		for counter, value := range map[int]uint64{
 			ReceivePackets: d.RxPackets, TransmitPackets: d.TxPackets, ReceiveBytes: d.RxBytes, TransmitBytes: d.TxBytes,
 			ReceiveErrors: d.RxErrors, TransmitErrors: d.TxErrors, ReceiveDropped: d.RxDropped, TransmitDropped: d.TxDropped,
@@ -163,16 +167,19 @@ type fileMemo struct {
 }
 
 type fileSlot struct {
-	name string
+	key  string
 	data []byte
 	err  error
 }
 
 func (m *fileMemo) reset() { m.used = 0 }
 
-func (m *fileMemo) read(dir int, name string) ([]byte, error) {
+func (m *fileMemo) read(dir int, name string) ([]byte, error) { return m.readAs(name, dir, name) }
+
+// readAs reads the file of that name in dir, and keeps it under key.
+func (m *fileMemo) readAs(key string, dir int, name string) ([]byte, error) {
 	for i := range m.slots[:m.used] {
-		if m.slots[i].name == name {
+		if m.slots[i].key == key {
 			return m.slots[i].data, m.slots[i].err
 		}
 	}
@@ -181,7 +188,7 @@ func (m *fileMemo) read(dir int, name string) ([]byte, error) {
 	}
 	s := &m.slots[m.used]
 	m.used++
-	s.name = name
+	s.key = key
 	s.data, s.err = readFile(dir, name, s.data[:0])
 	return s.data, s.err
 }

@@ -26,12 +26,15 @@ type Visitor struct {
 	files    fileMemo
 	links    []Link
 	speeds   map[speedKey]int
-	sysfs    map[uint64]*sysfsMount // by cookie
-	features *featureNames          // nil until they were asked for
-	peers    map[peerKey]uint64     // the cookie that a namespace's number for another leads to
-	scrape   int                    // number of the scrape under way
-	refused  bool                   // setns was refused once: it always will be
-	tracks   bool                   // connection tracking was seen to be loaded
+	kits     map[uint64]*kit // by cookie
+	lent     *kit            // of this visit, if none is kept
+	maxKits  int
+	features *featureNames      // nil until they were asked for
+	peers    map[peerKey]uint64 // the cookie that a namespace's number for another leads to
+	scrape   int                // number of the scrape under way
+	online   map[int]bool       // the CPUs that are online; nil until they were asked for in this scrape
+	refused  bool               // setns was refused once: it always will be
+	tracks   bool               // connection tracking was seen to be loaded
 }
 
 // speedKey is what a device's speed may be kept under: it changes only with the carrier.
@@ -65,15 +68,15 @@ func NewVisitor(o VisitorOptions) (*Visitor, error) {
 	return &Visitor{
 		proc: o.Proc, sys: o.Sys, maxDevices: o.MaxDevices, home: home, homeKey: key,
 		buf: make([]byte, netlinkBuffer), speeds: map[speedKey]int{},
-		sysfs: map[uint64]*sysfsMount{}, peers: map[peerKey]uint64{},
+		kits: map[uint64]*kit{}, maxKits: keepable(), peers: map[peerKey]uint64{},
 	}, nil
 }
 
 // Close gives back what the visitor holds.
 func (v *Visitor) Close() {
 	unix.Close(v.home)
-	for _, m := range v.sysfs {
-		unix.Close(m.fd)
+	for _, k := range v.kits {
+		k.close()
 	}
 	if v.host != nil {
 		v.host.close()
@@ -105,69 +108,6 @@ func (v *Visitor) Visit(n *Namespace, fn func(*View)) error {
 		return v.outside(n, fn)
 	}
 	return errors.Join(err, innerErr)
-}
-
-// sysfsMount is a detached sysfs of one namespace. It does not keep the namespace alive.
-type sysfsMount struct {
-	fd   int
-	used int // scrape that used it last
-}
-
-// maxSysfs bounds the mounts that are kept, each with a descriptor. Namespaces beyond get a new one for each visit, which
-// costs the kernel five times as much as the reading.
-const maxSysfs = 4096
-
-// NextScrape gives back what is kept for namespaces that the last two scrapes did not meet.
-func (v *Visitor) NextScrape() {
-	v.scrape++
-	for cookie, m := range v.sysfs {
-		if v.scrape-m.used > 2 {
-			unix.Close(m.fd)
-			delete(v.sysfs, cookie)
-		}
-	}
-}
-
-// readSteering reads how the devices of the namespace that the thread is in spread their packets.
-func (v *Visitor) readSteering(view *View) ([]Steering, error) {
-	links, _, err := view.Links()
-	if err != nil {
-		return nil, err
-	}
-	m := v.sysfs[view.Cookie]
-	if m == nil {
-		fd, err := mountSysfs()
-		if errors.Is(err, ErrDenied) && view.Namespace.Host {
-			fd, err = v.openSysfs(links)
-		}
-		if err != nil {
-			return nil, err
-		}
-		m = &sysfsMount{fd: fd}
-		if view.Cookie == 0 || len(v.sysfs) >= maxSysfs {
-			defer unix.Close(fd)
-		} else {
-			v.sysfs[view.Cookie] = m
-		}
-	}
-	m.used = v.scrape
-	return readSteering(m.fd, links, v.buf)
-}
-
-// openSysfs opens the node's sysfs, if it shows these devices and not those of another namespace.
-func (v *Visitor) openSysfs(links []Link) (int, error) {
-	fd, err := unix.Open(v.sys, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, classify(fmt.Errorf("open sysfs: %w", err))
-	}
-	for i := range links {
-		index, err := readFile(fd, "class/net/"+links[i].Name+"/ifindex", nil)
-		if err != nil || strings.TrimSpace(string(index)) != strconv.Itoa(int(links[i].Index)) {
-			unix.Close(fd)
-			return -1, fmt.Errorf("%s shows another namespace: %w", v.sys, ErrDenied)
-		}
-	}
-	return fd, nil
 }
 
 // Home runs fn with a view of the thread's own namespace, whether or not it is one that was found.
@@ -226,7 +166,13 @@ func (v *Visitor) inside(n *Namespace, fd int, fn func(*View)) error {
 	}
 	view.steering = func() ([]Steering, error) { return v.readSteering(view) }
 	view.conntrack = v.readConntrack
+	view.online = v.onlineCPUs
+	view.sysctl = func(folder string) (int, error) { return v.sysctlFolder(view, folder) }
 	fn(view)
+	if v.lent != nil {
+		v.lent.close()
+		v.lent = nil
+	}
 	if v.route != nil {
 		v.route.close()
 		v.route = nil
