@@ -6,6 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -122,7 +124,7 @@ func parseFlags(args []string, stdout, stderr io.Writer) (cfg *config, code int,
 
 func addServeFlags(serve *kingpin.CmdClause, cfg *config) {
 	cfg.web = webflag.AddFlags(serve, ":9968")
-	serve.Flag("web.telemetry-path", "Path under which to expose metrics.").Default("/metrics").StringVar(&cfg.telemetryPath)
+	flag(serve, "web.telemetry-path", "Path under which to expose metrics.", "/metrics", &cfg.telemetryPath, urlPath)
 	flag(serve, "web.max-requests", "Scrapes that may run at a time; further ones wait until their timeout.", "2", &cfg.maxScrapes, atLeast(1))
 	serve.Flag("web.enable-pprof", "Expose Go profiles under /debug/pprof/.").BoolVar(&cfg.pprof)
 	flag(serve, "scrape.timeout", "Time for a scrape whose client names none; Prometheus names its own.", "10s", &cfg.timeout, duration(time.Millisecond))
@@ -141,7 +143,7 @@ func addServeFlags(serve *kingpin.CmdClause, cfg *config) {
 
 	flag(serve, "netns.include", "Regular expression, anchored: report only namespaces of such a name.", "", &cfg.include, anchored)
 	flag(serve, "netns.exclude", "Regular expression, anchored: do not report namespaces of such a name.", "", &cfg.exclude, anchored)
-	flag(serve, "path.procfs", "Mount point of the node's procfs.", "/proc", &cfg.procfs, folder)
+	flag(serve, "path.procfs", "Mount point of the node's procfs.", "/proc", &cfg.procfs, procfs)
 	flag(serve, "path.sysfs", "Mount point of the node's sysfs.", "/sys", &cfg.sysfs, folder)
 	serve.Flag("path.netns", "Folder of mounted namespaces whose names are used. Repeatable.").Default("/run/netns").StringsVar(&cfg.named)
 	serve.Flag("path.docker-netns", "Folder of mounted namespaces whose names say nothing. Repeatable.").Default("/run/docker/netns").StringsVar(&cfg.unnamed)
@@ -212,6 +214,25 @@ func anchored(expr string) (*regexp.Regexp, error) {
 		return nil, err
 	}
 	return regexp.Compile("^(?:" + expr + ")$")
+}
+
+// urlPath refuses what the multiplexer takes for a pattern, and the paths of other purposes.
+func urlPath(s string) (string, error) {
+	if !strings.HasPrefix(s, "/") || path.Clean(s) != s || strings.ContainsAny(s, "{} ") {
+		return "", fmt.Errorf("%q is no path such as /metrics", s)
+	}
+	if strings.HasPrefix(s, "/-/") || strings.HasPrefix(s, "/debug/") {
+		return "", fmt.Errorf("%s serves another purpose", s)
+	}
+	return s, nil
+}
+
+// procfs takes a folder that shows this process, as the scraper needs it to.
+func procfs(path string) (string, error) {
+	if _, err := os.Stat(filepath.Join(path, "thread-self", "ns", "net")); err != nil {
+		return "", fmt.Errorf("no procfs that shows this process: %w", err)
+	}
+	return path, nil
 }
 
 func folder(path string) (string, error) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/prometheus/common/promslog"
@@ -33,7 +34,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = commands[cfg.command](ctx, cfg, stdout, stderr)
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "vethexporter: error: %v\n", err)
+		// Errors of a YAML file take several lines.
+		fmt.Fprintf(stderr, "vethexporter: error: %s\n", strings.Join(strings.Fields(err.Error()), " "))
 		return 1
 	}
 	return 0

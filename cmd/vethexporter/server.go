@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"sync/atomic"
@@ -88,6 +89,9 @@ func (s *server) listen(ctx context.Context, flags *web.FlagConfig) error {
 	go func() { failed <- web.ListenAndServe(&s.http, flags, s.logger) }()
 	select {
 	case err := <-failed:
+		if listen := (*net.OpError)(nil); errors.As(err, &listen) {
+			return fmt.Errorf("--web.listen-address: %w", err)
+		}
 		return err
 	case <-ctx.Done():
 	}

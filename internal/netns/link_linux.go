@@ -99,8 +99,8 @@ func dumpLinks(c *conn, into []Link, limit int) (links []Link, capped bool, err 
 			}
 			return true
 		})
-		if !errors.Is(err, errInterrupted) {
-			break
+		if capped || !errors.Is(err, errInterrupted) {
+			break // a second dump is refused while the rest of the first is in the socket
 		}
 	}
 	// An interrupted dump may show a device twice. What it shows of each is true.

@@ -19,6 +19,7 @@ import (
 
 const (
 	dockerSocket = "/run/docker.sock"
+	dockerNetns  = "/run/docker/netns"
 	dockerReady  = 30 * time.Second
 	dockerImage  = "vethexporter-test/busybox"
 	// dockerWait is how long a test waits for others that run a daemon of their own.
@@ -28,6 +29,7 @@ const (
 // Docker is a Docker Engine that tests may run containers in.
 type Docker struct {
 	Socket string // path of the unix socket that it listens on
+	Netns  string // folder in which it mounts the namespaces of its containers
 
 	client string
 	tag    string // of the image; unique, as an engine that was there already is shared with other tests
@@ -40,7 +42,7 @@ type Docker struct {
 func StartDocker(t testing.TB) *Docker {
 	t.Helper()
 	Root(t)
-	d := &Docker{Socket: dockerSocket, tag: Unique()}
+	d := &Docker{Socket: dockerSocket, Netns: dockerNetns, tag: Unique()}
 	// The client that came with the daemon, if any, rather than one that is before it in PATH.
 	d.client = "/usr/bin/docker"
 	if _, err := os.Stat(d.client); err != nil {
@@ -84,22 +86,22 @@ func (d *Docker) startDaemon(t testing.TB) {
 	cgroup := Unique()
 	t.Cleanup(func() { removeCgroup(t, cgroup) })
 
-	d.Socket = filepath.Join(dir, "docker.sock")
-	p := start(t, exec.Command(dockerd,
+	d.Socket, d.Netns = filepath.Join(dir, "docker.sock"), filepath.Join(dir, "exec", "netns")
+	p := Start(t, exec.Command(dockerd,
 		"--host", "unix://"+d.Socket, "--pidfile", filepath.Join(dir, "pid"), "--log-level", "warn",
 		"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
 		"--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/"+cgroup,
 		"--bridge", bridge, "--iptables=false", "--ip-forward=false", "--ip-masq=false", "--userland-proxy=false"))
 	t.Cleanup(func() {
-		if err := p.stop(); err != nil {
+		if err := p.Stop(); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("dockerd said:\n%s", &p.output)
+			t.Logf("dockerd said:\n%s", p.Output())
 		}
 	})
 	for end := time.Now().Add(dockerReady); !d.alive(t); time.Sleep(50 * time.Millisecond) {
-		if !p.running() || time.Now().After(end) {
+		if !p.Running() || time.Now().After(end) {
 			t.Fatal("dockerd does not answer")
 		}
 	}

@@ -53,8 +53,8 @@ func WithProcess(t testing.TB) *NS {
 	Root(t)
 	cmd := exec.Command(Tool(t, "sleep"), "infinity")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	p := start(t, cmd)
-	n := &NS{Pid: cmd.Process.Pid, Path: procPath(cmd.Process.Pid), remove: p.kill}
+	p := Start(t, cmd)
+	n := &NS{Pid: cmd.Process.Pid, Path: procPath(cmd.Process.Pid), remove: p.Kill}
 	n.setUp(t)
 	return n
 }

@@ -24,6 +24,7 @@ func (n *NS) Nstat(t testing.TB) map[string]uint64 {
 type IPLink struct {
 	Ifindex     int
 	Ifname      string
+	Flags       []string
 	MTU         int
 	Operstate   string
 	Address     string

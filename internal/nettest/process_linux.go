@@ -16,17 +16,17 @@ import (
 // stopTimeout is how long a process that was asked to stop may take, before it is killed.
 const stopTimeout = 10 * time.Second
 
-// process is a child that must not outlive the test, not even one that is killed.
-type process struct {
+// Process is a child that must not outlive the test, not even one that is killed.
+type Process struct {
 	cmd    *exec.Cmd
 	ended  chan struct{}
 	output syncBuffer
 }
 
-// start runs cmd until the test ends.
-func start(t testing.TB, cmd *exec.Cmd) *process {
+// Start runs cmd until the test ends.
+func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
-	p := &process{cmd: cmd, ended: make(chan struct{})}
+	p := &Process{cmd: cmd, ended: make(chan struct{})}
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
@@ -50,20 +50,35 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 		t.Fatalf("start %s: %v", cmd.Path, err)
 	}
 	t.Cleanup(func() {
-		if err := p.kill(); err != nil {
+		if err := p.Kill(); err != nil {
 			t.Error(err)
 		}
 	})
 	return p
 }
 
-func (p *process) kill() error { return p.signal(syscall.SIGKILL) }
+// Pid returns the process's number.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// stop lets the process end in an orderly way.
-func (p *process) stop() error { return p.signal(syscall.SIGTERM) }
+// Output returns what the process has printed so far, to either of its streams.
+func (p *Process) Output() string { return p.output.String() }
+
+// Kill ends the process at once.
+func (p *Process) Kill() error { return p.signal(syscall.SIGKILL) }
+
+// Stop lets the process end in an orderly way.
+func (p *Process) Stop() error { return p.signal(syscall.SIGTERM) }
+
+// ExitCode returns the code that the process ended with, or -1 if a signal ended it or it still runs.
+func (p *Process) ExitCode() int {
+	if p.Running() {
+		return -1
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
 
 // signal ends the process and waits for its end.
-func (p *process) signal(sig os.Signal) error {
+func (p *Process) signal(sig os.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("end %s: %w", p.cmd.Path, err)
 	}
@@ -77,8 +92,8 @@ func (p *process) signal(sig os.Signal) error {
 	return fmt.Errorf("%s did not end within %v and was killed", p.cmd.Path, stopTimeout)
 }
 
-// running tells whether the process has not ended yet.
-func (p *process) running() bool {
+// Running tells whether the process has not ended yet.
+func (p *Process) Running() bool {
 	select {
 	case <-p.ended:
 		return false

@@ -55,24 +55,24 @@ func StartPrometheus(t testing.TB, opts PrometheusOptions) *Prometheus {
 	}
 	for range 3 { // another process may take the port first
 		addr := fmt.Sprintf("127.0.0.1:%d", FreePort(t))
-		p := start(t, exec.Command(program, append([]string{
+		p := Start(t, exec.Command(program, append([]string{
 			"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"),
 			"--web.listen-address=" + addr, "--log.level=warn"}, opts.Flags...)...))
 		t.Cleanup(func() {
-			if err := p.stop(); err != nil {
+			if err := p.Stop(); err != nil {
 				t.Error(err)
 			}
 			if t.Failed() {
-				t.Logf("prometheus said:\n%s", &p.output)
+				t.Logf("prometheus said:\n%s", p.Output())
 			}
 		})
 		server := &Prometheus{URL: "http://" + addr}
-		for end := time.Now().Add(prometheusReady); p.running() && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(prometheusReady); p.Running() && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			if _, err := server.get("/-/ready"); err == nil {
 				return server
 			}
 		}
-		if !strings.Contains(p.output.String(), "address already in use") {
+		if !strings.Contains(p.Output(), "address already in use") {
 			break
 		}
 	}
