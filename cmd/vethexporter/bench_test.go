@@ -99,9 +99,10 @@ func benchmarkScrape(b *testing.B, collectors []*collector.Collector) {
 				b.Fatalf("%d namespaces in the answer, want %d", got, n)
 			}
 			series := strings.Count(body.String(), "{netns=\"named:ns0000\"")
-			b.ReportMetric(float64(series), "series/netns")
-			b.ReportMetric(float64(body.Len())/float64(n), "bytes/netns")
+			size := body.Len()
 			perNetns(b, n, func() { scrape("gzip") })
+			b.ReportMetric(float64(series), "series/netns")
+			b.ReportMetric(float64(size)/float64(n), "bytes/netns")
 		})
 	}
 }
