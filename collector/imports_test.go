@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"go/ast"
@@ -19,20 +20,17 @@ import (
 
 const module = "github.com/vethexporter/vethexporter"
 
-// listedPackage is what go list tells of a package, tests not among it.
-type listedPackage struct {
-	ImportPath, Dir string
-	Imports         []string
-	GoFiles         []string
+// source is a package of this module, tests not among it.
+type source struct {
+	path  string // in the module
+	files []*ast.File
+	set   *token.FileSet
 }
 
-// local returns the package's path in the module, and false for a library's.
-func (p *listedPackage) local() (string, bool) { return strings.CutPrefix(p.ImportPath, module+"/") }
-
-// packages returns all packages of the module and what they depend on.
-func packages(t *testing.T) []*listedPackage {
+// packages parses all packages of the module. Libraries need not be there.
+func packages(t *testing.T) []*source {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), nettest.Tool(t, "go"), "list", "-deps", "-json=ImportPath,Dir,Imports,GoFiles", "./...")
+	cmd := exec.CommandContext(t.Context(), nettest.Tool(t, "go"), "list", "-find", "-json=ImportPath,Dir,GoFiles", "./...")
 	cmd.Dir = ".."
 	out, err := cmd.Output()
 	if err != nil {
@@ -41,16 +39,31 @@ func packages(t *testing.T) []*listedPackage {
 		}
 		t.Fatal(err)
 	}
-	var all []*listedPackage
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
-		p := &listedPackage{}
-		if err := dec.Decode(p); errors.Is(err, io.EOF) {
-			return all
+	var all []*source
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var listed struct {
+			ImportPath, Dir string
+			GoFiles         []string
+		}
+		if err := dec.Decode(&listed); errors.Is(err, io.EOF) {
+			break
 		} else if err != nil {
 			t.Fatal(err)
 		}
+		p := &source{path: strings.TrimPrefix(listed.ImportPath, module+"/"), set: token.NewFileSet()}
+		for _, name := range listed.GoFiles {
+			file, err := parser.ParseFile(p.set, filepath.Join(listed.Dir, name), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.files = append(p.files, file)
+		}
 		all = append(all, p)
 	}
+	if len(all) < 5 {
+		t.Fatalf("%d packages in the module", len(all))
+	}
+	return all
 }
 
 // layer is how high a package stands: it may import those of lower layers only, so that nothing points back.
@@ -68,53 +81,49 @@ func layer(path string) int {
 }
 
 func TestImportsGoOneWay(t *testing.T) {
-	seen := 0
 	for _, p := range packages(t) {
-		path, ok := p.local()
-		if !ok {
-			continue
-		}
-		seen++
-		for _, imported := range p.Imports {
-			to, local := strings.CutPrefix(imported, module+"/")
-			switch {
-			case local && to == "internal/nettest":
-				t.Errorf("%s imports %s, which is for tests", path, to)
-			case local && layer(to) >= layer(path):
-				t.Errorf("%s imports %s, which stands no lower", path, to)
-			case imported == "os/exec" && path != "internal/nettest":
-				t.Errorf("%s imports %s: the exporter runs no programs", path, imported)
-			case strings.HasPrefix(imported, "github.com/alecthomas/kingpin") && layer(path) < 3:
-				t.Errorf("%s imports %s: flags belong to cmd", path, imported)
-			case imported == "testing" && path != "internal/nettest":
-				t.Errorf("%s imports %s", path, imported)
+		for _, file := range p.files {
+			for _, spec := range file.Imports {
+				imported, err := strconv.Unquote(spec.Path.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if wrong := wrongImport(p.path, imported); wrong != "" {
+					t.Errorf("%s: %s", p.set.Position(spec.Pos()), wrong)
+				}
 			}
 		}
 	}
-	if seen < 5 {
-		t.Errorf("%d packages of the module", seen)
+}
+
+// wrongImport tells what is wrong with an import of the package at path, if anything.
+func wrongImport(path, imported string) string {
+	to, local := strings.CutPrefix(imported, module+"/")
+	switch {
+	case local && to == "internal/nettest":
+		return to + " is for tests"
+	case local && layer(to) >= layer(path):
+		return to + " stands no lower"
+	case imported == "os/exec" && path != "internal/nettest":
+		return imported + ": the exporter runs no programs"
+	case imported == "testing" && path != "internal/nettest":
+		return imported + " is for tests"
+	case strings.HasPrefix(imported, "github.com/alecthomas/kingpin") && layer(path) < 3:
+		return imported + ": flags belong to cmd"
 	}
+	return ""
 }
 
 // TestSourceKeepsTheRules looks at what the product's files say, where an import alone does not tell.
 func TestSourceKeepsTheRules(t *testing.T) {
 	for _, p := range packages(t) {
-		path, ok := p.local()
-		if !ok {
-			continue
-		}
-		for _, name := range p.GoFiles {
-			files := token.NewFileSet()
-			file, err := parser.ParseFile(files, filepath.Join(p.Dir, name), nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+		for _, file := range p.files {
 			ast.Inspect(file, func(n ast.Node) bool {
 				if n == nil {
 					return true
 				}
-				for _, complaint := range complaints(path, n) {
-					t.Errorf("%s: %s", files.Position(n.Pos()), complaint)
+				for _, complaint := range complaints(p.path, n) {
+					t.Errorf("%s: %s", p.set.Position(n.Pos()), complaint)
 				}
 				return true
 			})
@@ -197,5 +206,20 @@ func f() {
 	}
 	if got := count("internal/netns"); got != 1 {
 		t.Errorf("%d complaints about internal/netns, want that of init", got)
+	}
+	for path, imported := range map[string]string{
+		"collector": module + "/cmd/vethexporter", "internal/netns": module + "/internal/metric", "internal/metric": module + "/collector",
+		"cmd/vethexporter": module + "/internal/nettest", "synthetic": "os/exec", "rules": "github.com/alecthomas/kingpin/v2",
+	} {
+		if wrongImport(path, imported) == "" {
+			t.Errorf("%s may import %s", path, imported)
+		}
+	}
+	for path, imported := range map[string]string{
+		"collector": module + "/internal/netns", "cmd/vethexporter": module + "/collector", "internal/nettest": module + "/internal/netns",
+	} {
+		if wrong := wrongImport(path, imported); wrong != "" {
+			t.Errorf("%s may not import %s: %s", path, imported, wrong)
+		}
 	}
 }

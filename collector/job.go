@@ -84,32 +84,29 @@ func (j *job) give(t *turn) {
 	j.turn, j.at, j.since = t, place{}, time.Now()
 }
 
-// seal ends the scrape.
-func (j *job) seal() {
+// seal ends the scrape, and returns what its worker is at.
+func (j *job) seal() place {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.turn = nil
-}
-
-// hangs tells whether the worker has been at one thing for that long.
-func (j *job) hangs(patience time.Duration) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.at != place{} && time.Since(j.since) > patience
-}
-
-// position returns what the worker does now.
-func (j *job) position() place {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	return j.at
+}
+
+// revoke ends the turn of a worker that has been at one thing for that long, and goes on behind that. It returns what the
+// thing is.
+func (j *job) revoke(patience time.Duration) (at place, hangs bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.at == (place{}) || time.Since(j.since) <= patience {
+		return place{}, false
+	}
+	j.turn = nil
+	j.pass()
+	return j.at, true
 }
 
 // pass goes on behind what the worker hangs in.
 func (j *job) pass() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.turn = nil
 	switch {
 	case j.at.what == discovering:
 		j.found = &netns.Found{}
@@ -155,14 +152,17 @@ func (j *job) begin(t *turn, next func() (place, bool)) bool {
 	return ok
 }
 
-// end makes a change, and notes that the worker does nothing, if it still is t's turn.
-func (j *job) end(t *turn, change func()) {
+// end makes a change, and notes that the worker does nothing, if it still is t's turn. It tells so: of a worker that was
+// given up on, nothing counts.
+func (j *job) end(t *turn, change func()) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.turn == t {
-		change()
-		j.at = place{}
+	if j.turn != t {
+		return false
 	}
+	change()
+	j.at = place{}
+	return true
 }
 
 // nextNode returns the next collector to run for the node.
@@ -235,9 +235,9 @@ func (j *job) nextRun(t *turn, v *visit) (c *Collector, ok bool) {
 	return c, ok
 }
 
-// endRun keeps what one run of a collector gave, at one of the three stages.
-func (j *job) endRun(t *turn, c *Collector, v *visit, o outcome, took time.Duration, b *metric.Batch) {
-	j.end(t, func() {
+// endRun keeps what one run of a collector gave, at one of the three stages, and tells whether it counts.
+func (j *job) endRun(t *turn, c *Collector, v *visit, o outcome, took time.Duration, b *metric.Batch) bool {
+	return j.end(t, func() {
 		r := j.runs[c.Name]
 		r.outcomes[o]++
 		r.duration += took
@@ -258,8 +258,8 @@ func (j *job) endRun(t *turn, c *Collector, v *visit, o outcome, took time.Durat
 }
 
 // endVisit closes the visit of v, which no collector saw if it was not entered.
-func (j *job) endVisit(t *turn, v *visit, o outcome, entered bool) {
-	j.end(t, func() {
+func (j *job) endVisit(t *turn, v *visit, o outcome, entered bool) bool {
+	return j.end(t, func() {
 		if entered {
 			j.skipRest(v)
 			v.worsen(o)
@@ -290,15 +290,19 @@ func (s *Scraper) finish(j *job, start time.Time) *metric.Snapshot {
 			j.runs[c.Name].outcomes[outcomeSkipped]++
 		}
 	}
-	left := j.visits[j.next:]
+	left, resume := j.visits[j.next:], ""
+	if len(left) > 0 {
+		resume = left[0].ns.Name
+		if left[0].next > 0 && len(left) > 1 {
+			resume = left[1].ns.Name // one that takes all the time, every time, must not keep the others from theirs
+		}
+	}
 	for _, v := range left {
 		v.worsen(outcomeSkipped)
 		j.skipRest(v)
 	}
 	s.mu.Lock()
-	if s.resume = ""; len(left) > 0 {
-		s.resume = left[0].ns.Name
-	}
+	s.resume = resume
 	s.mu.Unlock()
 	if j.found == nil {
 		j.found = &netns.Found{}

@@ -16,6 +16,9 @@ import (
 const (
 	// grace is how long after its deadline a scrape waits for its thread to notice.
 	grace = 20 * time.Millisecond
+	// maxIdle is how long a worker may have nothing to do, while another has: it keeps descriptors for namespaces that ended
+	// since.
+	maxIdle = 5 * time.Minute
 	// maxLostThreads bounds the threads that hang in the kernel. With so many, scrapes take what needs no new one.
 	maxLostThreads = 16
 )
@@ -166,16 +169,16 @@ func (s *Scraper) supervise(j *job) {
 			}
 			t = s.start(j)
 		case <-j.ctx.Done():
-			j.seal()
+			at := j.seal()
 			select {
 			case <-t.done:
 			case <-time.After(grace):
-				s.lose(t)
+				s.lose(t, at)
 			}
 			return
 		case <-tick.C:
-			if j.hangs(patience) && s.lose(t) {
-				j.pass()
+			if at, hangs := j.revoke(patience); hangs {
+				s.lose(t, at)
 				t = s.start(j)
 			}
 		}
@@ -200,20 +203,18 @@ func (s *Scraper) start(j *job) *turn {
 	return t
 }
 
-// lose gives up on a worker's turn, unless it is just done. What it hangs in is left alone until it comes back.
-func (s *Scraper) lose(t *turn) bool {
-	at := t.job.position()
+// lose gives up on a worker, unless it just came back. What it hangs in is left alone until it does.
+func (s *Scraper) lose(t *turn, at place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.left {
-		return false
+		return
 	}
 	t.lost, t.at = true, at
 	s.lost++
 	s.stuck[at] = true
 	s.errs[failure{at.collector(), reasonHung}]++
 	s.opts.Logger.Error("A read of the kernel hangs; its thread is left behind", "what", at.what, "inode", at.key.Ino)
-	return true
 }
 
 // collector returns the name that errors at p are counted under.
@@ -235,7 +236,14 @@ func (s *Scraper) leave(w *worker, t *turn, fit bool) bool {
 		fit = false
 	}
 	if fit {
-		s.idle = append(s.idle, w)
+		w.idle = time.Now()
+		s.idle = append(slices.DeleteFunc(s.idle, func(other *worker) bool {
+			old := w.idle.Sub(other.idle) > maxIdle
+			if old {
+				close(other.turns)
+			}
+			return old
+		}), w)
 	}
 	return fit
 }

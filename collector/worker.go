@@ -20,6 +20,7 @@ type worker struct {
 	turns   chan *turn
 	visitor *netns.Visitor
 	batch   *metric.Batch
+	idle    time.Time // since when it has nothing to do; the scraper's lock guards it
 }
 
 func newWorker(s *Scraper) *worker {
@@ -120,7 +121,9 @@ func (w *worker) discover(t *turn) {
 	start := time.Now()
 	found, err := w.s.opts.Discovery.Discover(j.ctx)
 	if err != nil {
-		w.s.count(discovering, reasonRead, nil, err)
+		if _, reason := classify(err); reason != "" { // else the time was up
+			w.s.count(discovering, reason, nil, err)
+		}
 		found = &netns.Found{}
 	} else {
 		w.s.forget(found.Namespaces)
@@ -168,10 +171,9 @@ func (w *worker) visit(t *turn, v *visit) error {
 	if o == outcomeDenied {
 		w.s.warnOnce("admin", "CAP_SYS_ADMIN is missing: other namespaces are read through /proc/PID/net only, those without a process not at all", "err", err)
 	}
-	if reason != "" {
+	if j.endVisit(t, v, o, entered) && reason != "" {
 		w.s.count(discovering, reason, v.ns, err)
 	}
-	j.endVisit(t, v, o, entered)
 	return err
 }
 
@@ -183,14 +185,13 @@ func (w *worker) keep(t *turn, v *visit, view *netns.View) {
 	}
 	seen, err := w.visitor.See(view, j.seenSoFar())
 	o, reason := classify(err)
-	if reason != "" {
-		w.s.count(discovering, reason, v.ns, err)
-	}
-	j.end(t, func() {
+	if j.end(t, func() {
 		if v.worsen(o); seen != nil {
 			j.seen = append(j.seen, seen)
 		}
-	})
+	}) && reason != "" {
+		w.s.count(discovering, reason, v.ns, err)
+	}
 }
 
 // collect runs one collector at one place, for the namespace of v unless that is nil, and keeps what it gave if that is
@@ -215,10 +216,9 @@ func (w *worker) collect(t *turn, c *Collector, at place, v *visit, fn func(cont
 	if o != outcomeOK && o != outcomeCapped {
 		sink.Discard()
 	}
-	if reason != "" {
+	if t.job.endRun(t, c, v, o, time.Since(start), w.batch) && reason != "" {
 		w.s.count(c.Name, reason, ns, err)
 	}
-	t.job.endRun(t, c, v, o, time.Since(start), w.batch)
 }
 
 // call runs a collector's function. A panic is an error of the collector; the thread is still where it was.

@@ -121,7 +121,11 @@ func TestHungRead(t *testing.T) {
 	h.check(t, func(t *testing.T, s *scrape) {
 		t.Helper()
 		for name, samples := range healthy.samples {
-			if got := len(s.samples[name]); strings.HasPrefix(name, "veth_") && name != "veth_softirqs_total" && got != len(samples) {
+			// Orphans are counted only where nothing is left out, be it of another test.
+			if !strings.HasPrefix(name, "veth_") || name == "veth_softirqs_total" || name == "veth_pair_orphan_devices" {
+				continue
+			}
+			if got := len(s.samples[name]); got != len(samples) {
 				t.Errorf("%d series of %s, want %d", got, name, len(samples))
 			}
 		}

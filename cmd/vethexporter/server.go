@@ -40,7 +40,11 @@ func newServer(cfg *config, scraper *collector.Scraper, logger *slog.Logger) (*s
 	)
 	s := &server{logger: logger}
 	mux := http.NewServeMux()
-	mux.Handle(cfg.telemetryPath, &metricsHandler{
+	pattern := cfg.telemetryPath
+	if pattern == "/" {
+		pattern = "/{$}" // that path, not all of them
+	}
+	mux.Handle(pattern, &metricsHandler{
 		scraper: scraper, self: self, timeout: cfg.timeout, offset: cfg.timeoutOffset, logger: logger,
 	})
 	mux.HandleFunc("/-/healthy", func(w http.ResponseWriter, _ *http.Request) {

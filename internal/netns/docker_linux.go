@@ -11,15 +11,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 const (
@@ -217,8 +216,16 @@ func (d *Docker) owns(c Container) bool {
 	if c.PID <= 0 {
 		return false
 	}
-	cgroup, err := os.ReadFile(filepath.Join(d.proc, strconv.Itoa(c.PID), "cgroup"))
-	return err == nil && strings.Contains(string(cgroup), c.ID)
+	fs, err := procfs.NewFS(d.proc)
+	if err != nil {
+		return false
+	}
+	process, err := fs.Proc(c.PID)
+	if err != nil {
+		return false
+	}
+	cgroups, err := process.Cgroups()
+	return err == nil && slices.ContainsFunc(cgroups, func(g procfs.Cgroup) bool { return strings.Contains(g.Path, c.ID) })
 }
 
 var errNotFound = errors.New("not found")

@@ -1,13 +1,12 @@
 package netns
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
+	"strconv"
 
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -128,33 +127,35 @@ func (v *View) Conntrack() (*Conntrack, error) {
 	return parseConntrack(b)
 }
 
-// procLinks reads net/dev, the only view of devices from outside.
-func (v *View) procLinks() ([]Link, bool, error) {
-	// By descriptor it stays the folder of that process. The library would take a ".." off the path without looking.
-	parent, err := unix.Openat(v.net, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, false, classify(fmt.Errorf("net/dev: %w", err))
-	}
-	defer unix.Close(parent)
-	root, err := procfs.NewFS(fmt.Sprintf("%s/thread-self/fd/%d", v.proc, parent))
-	if err != nil {
-		return nil, false, classify(fmt.Errorf("net/dev: %w", err))
-	}
-	devices, err := root.NetDev()
-	if err != nil {
-		return nil, false, classify(fmt.Errorf("net/dev: %w", err))
-	}
-	links := make([]Link, 0, len(devices))
-	for i, name := range slices.Sorted(maps.Keys(devices)) {
-		d := devices[name]
-		l := Link{Name: deviceName([]byte(name), int32(i)), PeerNSID: -1}
-		for counter, value := range map[int]uint64{
-			ReceivePackets: d.RxPackets, TransmitPackets: d.TxPackets, ReceiveBytes: d.RxBytes, TransmitBytes: d.TxBytes,
-			ReceiveErrors: d.RxErrors, TransmitErrors: d.TxErrors, ReceiveDropped: d.RxDropped, TransmitDropped: d.TxDropped,
-		} {
-			l.Counters[counter] = value
+// netDevColumns are the columns of net/dev that are counters of a device and nothing else.
+var netDevColumns = map[int]int{
+	0: ReceiveBytes, 1: ReceivePackets, 2: ReceiveErrors, 3: ReceiveDropped,
+	8: TransmitBytes, 9: TransmitPackets, 10: TransmitErrors, 11: TransmitDropped,
+}
+
+// parseNetDev reads net/dev, the only view of devices from outside: two lines of header, then one for each device. The
+// kernel puts blanks before a name; a name may hold anything but blanks, slashes and colons, so also what Unicode calls a
+// space, which procfs's parser takes off.
+func parseNetDev(b []byte, limit int) (links []Link, capped bool, err error) {
+	line := 0
+	for text := range bytes.Lines(b) {
+		if line++; line <= 2 {
+			continue
 		}
-		l.Counted = TransmitDropped + 1
+		if limit > 0 && len(links) == limit {
+			return links, true, nil
+		}
+		name, counters, ok := bytes.Cut(text, []byte(":"))
+		columns := bytes.Fields(counters)
+		if !ok || len(columns) != 16 {
+			return nil, false, fmt.Errorf("net/dev: line %d has %d columns", line, len(columns))
+		}
+		l := Link{Name: deviceName(bytes.TrimLeft(name, " "), int32(line)), PeerNSID: -1, Counted: TransmitDropped + 1}
+		for column, counter := range netDevColumns {
+			if l.Counters[counter], err = strconv.ParseUint(string(columns[column]), 10, 64); err != nil {
+				return nil, false, fmt.Errorf("net/dev: line %d: %w", line, err)
+			}
+		}
 		links = append(links, l)
 	}
 	return links, false, nil

@@ -195,7 +195,13 @@ func (v *Visitor) outside(n *Namespace, fn func(*View)) error {
 		}
 		v.files.reset()
 		view := &View{Namespace: n, proc: v.proc, sys: v.sys, net: net, files: &v.files}
-		view.links = view.procLinks
+		view.links = func() ([]Link, bool, error) {
+			b, err := view.NetFile("dev")
+			if err != nil {
+				return nil, false, err
+			}
+			return parseNetDev(b, v.maxDevices)
+		}
 		view.conntrack = func() (*Conntrack, error) { return nil, denied }
 		fn(view)
 		unix.Close(net)
