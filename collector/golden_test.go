@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"github.com/safchain/ethtool"
 
 	"github.com/vethexporter/vethexporter/internal/metric"
 	"github.com/vethexporter/vethexporter/internal/netns"
@@ -27,8 +29,10 @@ var update = flag.Bool("update", false, "write the golden files of testdata")
 type fixture struct {
 	name      string
 	namespace *netns.Namespace
-	links     []netns.Link
-	conntrack *netns.Conntrack // nil: from the file
+	told      netns.Told
+	overlay   *netns.Overlay
+	others    []*netns.Seen // namespaces that the scrape saw besides
+	peers     map[int]int   // place of a link to that of its peer in the first of others
 }
 
 func fixtures() []fixture {
@@ -51,36 +55,78 @@ func fixtures() []fixture {
 		{
 			name:      "kernel-6.18",
 			namespace: &netns.Namespace{Key: netns.Key{Dev: 4, Ino: 4026531840}, Name: netns.HostName, Host: true},
-			conntrack: ct,
-			links: []netns.Link{
-				counted(lo, 25),
-				counted(netns.Link{
-					Index: 2, Name: "eth0", Kind: netns.KindPhysical, Address: "52:54:00:12:34:56", Up: true, Carrier: true, HasCarrier: true,
-					MTU: 1500, PeerNSID: -1, CarrierChanges: 2, ReceiveQueues: 2, TransmitQueues: 2, SpeedMegabits: 10000,
-				}, 25),
-				counted(netns.Link{
-					Index: 3, Name: "docker0", Kind: "bridge", Address: "02:42:00:00:00:01", Up: true, Carrier: true, HasCarrier: true,
-					MTU: 1500, PeerNSID: -1, ReceiveQueues: 1, TransmitQueues: 1,
-				}, 25),
-				counted(netns.Link{
-					Index: 9, Name: "veth1a2b", Kind: "veth", Address: "8a:00:00:00:00:09", Up: true, HasCarrier: true,
-					MTU: 1450, Master: 3, Peer: 2, PeerNSID: 0, CarrierChanges: 5, ReceiveQueues: 1, TransmitQueues: 1,
-				}, 25),
-				counted(netns.Link{ // a name that was no UTF-8; its master is in no list
-					Index: 12, Name: "a\uFFFD:12", Kind: "veth", MTU: 1500, Master: 77, PeerNSID: -1, ReceiveQueues: 1, TransmitQueues: 1,
-				}, 25),
+			told: netns.Told{
+				Conntrack: ct,
+				Qdiscs: []netns.Qdisc{
+					{Device: "eth0", Kind: "mq", Parent: "root", Bytes: 5000, Packets: 50},
+					{Device: "eth0", Kind: "fq_codel", Parent: ":1", Bytes: 3000, Packets: 30, Drops: 2, LimitPackets: 10240,
+						App: []netns.AppStat{{Name: "drop_overlimit", Value: 2}, {Name: "ecn_mark", Value: 4}}},
+					{Device: "veth1a2b", Kind: "tbf", Parent: "root", Bytes: 2000, Packets: 20, Drops: 7, Requeues: 1, Overlimits: 9,
+						Waiting: 3, Backlog: 12500, Rate: 1250000, Burst: 32768, LimitBytes: 64018},
+				},
+				Undecoded: 1,
+				Offloads: []netns.Offloads{netns.FixtureOffloads("eth0", map[string]bool{
+					"rx-checksum": true, "rx-gro": true, "tx-checksum-ip-generic": false, "tx-checksum-ipv4": true,
+					"tx-generic-segmentation": true, "tx-tcp-segmentation": false,
+				})},
+				Hardware: []netns.Hardware{{
+					Device: "eth0", Driver: "ena", Duplex: "Full", Autoneg: "On",
+					Rings:    &ethtool.Ring{RxMaxPending: 8192, TxMaxPending: 1024, RxPending: 1024, TxPending: 1024},
+					Channels: &ethtool.Channels{MaxCombined: 8, CombinedCount: 2},
+					Stats: map[string]uint64{
+						"bw_in_allowance_exceeded": 3, "conntrack_allowance_available": 99, "rx_missed_errors": 5, "queue_0_tx_cnt": 8,
+						"rx\xff_drops": 1, "rx\xfe_drops": 2,
+					},
+				}},
+				Links: []netns.Link{
+					counted(lo, 25),
+					counted(netns.Link{
+						Index: 2, Name: "eth0", Kind: netns.KindPhysical, Address: "52:54:00:12:34:56", Up: true, Carrier: true, HasCarrier: true,
+						MTU: 1500, PeerNSID: -1, CarrierChanges: 2, ReceiveQueues: 2, TransmitQueues: 2, SpeedMegabits: 10000,
+					}, 25),
+					counted(netns.Link{
+						Index: 3, Name: "docker0", Kind: "bridge", Address: "02:42:00:00:00:01", Up: true, Carrier: true, HasCarrier: true,
+						MTU: 1500, PeerNSID: -1, ReceiveQueues: 1, TransmitQueues: 1,
+					}, 25),
+					counted(netns.Link{
+						Index: 9, Name: "veth1a2b", Kind: "veth", Address: "8a:00:00:00:00:09", Up: true, HasCarrier: true,
+						MTU: 1450, Master: 3, Peer: 2, PeerNSID: 0, CarrierChanges: 5, ReceiveQueues: 1, TransmitQueues: 1,
+					}, 25),
+					counted(netns.Link{ // a name that was no UTF-8; its master is in no list
+						Index: 12, Name: "a\uFFFD:12", Kind: "veth", MTU: 1500, Master: 77, PeerNSID: -1, ReceiveQueues: 1, TransmitQueues: 1,
+					}, 25),
+					counted(netns.Link{
+						Index: 13, Name: "flannel.1", Kind: "vxlan", Address: "0a:00:00:00:00:01", Up: true, Carrier: true, HasCarrier: true,
+						MTU: 1500, PeerNSID: -1, ReceiveQueues: 1, TransmitQueues: 1,
+						Tunnel: &netns.Tunnel{ID: 1, Port: 8472, Local: netip.MustParseAddr("198.18.0.1"), Lower: 2},
+					}, 25),
+				}},
+			overlay: &netns.Overlay{
+				Uplink: 2, Underlay: map[int32]netns.Underlay{13: {Index: 2}},
+				Neighbors: []netns.Neighbor{{Index: 13, IP: netip.MustParseAddr("198.19.1.0"), Address: "0a:00:00:00:00:02"}},
+				Addresses: map[netip.Addr]int32{netip.MustParseAddr("198.19.0.0"): 13},
 			},
+			// The second end of veth1a2b, which is in a container.
+			others: []*netns.Seen{{
+				Namespace: &netns.Namespace{Key: netns.Key{Dev: 4, Ino: 4026532301}, Name: "container:web"}, Cookie: 2,
+				Links: []netns.Link{counted(netns.Link{
+					Index: 2, Name: "eth0", Kind: "veth", Address: "02:42:ac:11:00:02", Up: true, Carrier: true, HasCarrier: true,
+					MTU: 1500, Peer: 9, PeerNSID: 0,
+				}, 25)},
+				Peers: make([]netns.Peer, 1),
+			}},
+			peers: map[int]int{3: 0},
 		},
 		{
 			name:      "kernel-5.4",
 			namespace: &netns.Namespace{Key: netns.Key{Dev: 4, Ino: 4026532301}, Name: `container:we"b`},
-			links: []netns.Link{
+			told: netns.Told{Links: []netns.Link{
 				counted(lo, 24),
 				counted(netns.Link{
 					Index: 2, Name: "eth0", Kind: "veth", Address: "02:42:ac:11:00:02", Up: true, Carrier: true, HasCarrier: true,
 					MTU: 1400, Peer: 9, PeerNSID: 0, CarrierChanges: 1, ReceiveQueues: 1, TransmitQueues: 1,
 				}, 24),
-			},
+			}},
 		},
 	}
 }
@@ -136,8 +182,13 @@ func exposition(ctx context.Context, f fixture, all []*Collector, i int) ([]byte
 		return nil, err
 	}
 	batch, snap := metric.NewBatch(schema), metric.NewSnapshot(schema)
-	c, view := all[i], netns.Fixture(filepath.Join("testdata", f.name), f.namespace, f.links, f.conntrack)
-	seen := &netns.Seen{Namespace: f.namespace, Cookie: 1, Links: f.links, Peers: make([]netns.Peer, len(f.links))}
+	c, view := all[i], netns.Fixture(filepath.Join("testdata", f.name), f.namespace, f.told)
+	seen := &netns.Seen{
+		Namespace: f.namespace, Cookie: 1, Links: f.told.Links, Peers: make([]netns.Peer, len(f.told.Links)), Overlay: f.overlay,
+	}
+	for link, peer := range f.peers {
+		seen.Peers[link] = netns.Peer{Seen: f.others[0], At: peer}
+	}
 	sink := batch.Sink(i, f.namespace.Name, noLimit)
 	if c.Node != nil {
 		err = errors.Join(err, c.Node(ctx, view, &sink))
@@ -146,7 +197,7 @@ func exposition(ctx context.Context, f fixture, all []*Collector, i int) ([]byte
 		err = errors.Join(err, c.Netns(ctx, view, &sink))
 	}
 	if c.Join != nil {
-		err = errors.Join(err, c.Join(ctx, &Whole{Seen: []*netns.Seen{seen}, Complete: true}, &sink))
+		err = errors.Join(err, c.Join(ctx, &Whole{Seen: append([]*netns.Seen{seen}, f.others...), Complete: true}, &sink))
 	}
 	snap.Add(batch)
 	return snap.AppendText(nil), errors.Join(err, sink.Err())
