@@ -1,8 +1,10 @@
 package collector
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +53,8 @@ func TestOverlayHeadroom(t *testing.T) {
 	got.absent(t, `veth_overlay_info{netns=%q,device="down"`, name)
 	got.absent(t, `veth_overlay_mtu_headroom_bytes{netns=%q,device="lost"`, name) // no route: unknown, not 0
 
+	compareTunnels(t, got, a)
+
 	// The device below shrinks, and all above it with it.
 	a.MTU(t, "eth0", 1400)
 	got = w.scrape()
@@ -58,6 +62,49 @@ func TestOverlayHeadroom(t *testing.T) {
 		if v := got.value(t, `veth_overlay_mtu_headroom_bytes{netns=%q,device=%q}`, name, dev); v != want {
 			t.Errorf("headroom of %s over 1400 = %v, want %v", dev, v, want)
 		}
+	}
+}
+
+// compareTunnels checks that the scrape has the settings of every tunnel that is up as ip prints them.
+func compareTunnels(t *testing.T, got samples, ns *nettest.NS) {
+	t.Helper()
+	var links []struct {
+		Ifname   string
+		Flags    []string
+		LinkInfo struct {
+			Data struct {
+				ID              int
+				Remote, Remote6 string
+				Group           string
+				Port            int
+				Learning        bool
+				UDPChecksum     bool `json:"udp_csum"`
+			} `json:"info_data"`
+		}
+	}
+	if err := json.Unmarshal(ns.Exec(t, "ip", "-d", "-j", "link", "show", "type", "vxlan"), &links); err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for _, l := range links {
+		if !slices.Contains(l.Flags, "UP") {
+			continue
+		}
+		d := l.LinkInfo.Data
+		series := fmt.Sprintf(`veth_overlay_info{netns=%q,device=%q,kind="vxlan",id="%d",remote=%q,port="%d",`,
+			got.name(t, ns), l.Ifname, d.ID, d.Remote+d.Remote6+d.Group, d.Port)
+		flags := fmt.Sprintf(`learning="%t",udp_checksum="%t"}`, d.Learning, d.UDPChecksum)
+		found := false
+		for name := range got {
+			found = found || strings.HasPrefix(name, series) && strings.HasSuffix(name, flags)
+		}
+		if !found {
+			t.Errorf("no series %s...%s", series, flags)
+		}
+		compared++
+	}
+	if compared < 6 {
+		t.Errorf("only %d tunnels compared", compared)
 	}
 }
 
