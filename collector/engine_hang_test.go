@@ -3,6 +3,7 @@ package collector
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -202,55 +203,45 @@ func TestManyHung(t *testing.T) {
 	}
 }
 
-// TestComingBackWhileGivenUp is the moment at which a worker came back just before it would be left behind: it does nothing
-// then that could be passed over, and goes on.
-func TestComingBackWhileGivenUp(t *testing.T) {
-	e := newEngine(t, nil, steady("one"))
-	for name, prepare := range map[string]func(*job){
-		"before discovery": func(*job) {},
-		"in a visit": func(j *job) {
-			j.found, j.visits = &netns.Found{}, []*visit{{ns: &netns.Namespace{Name: "host"}}}
-		},
-		"after all visits": func(j *job) { j.found = &netns.Found{} },
-	} {
-		j := e.newJob(t.Context(), e.Collectors())
-		prepare(j)
-		turn := &turn{job: j}
-		j.give(turn)
-		if at, hangs := j.revoke(0); hangs {
-			t.Errorf("%s: it hangs in %+v", name, at)
-		}
-		if j.runs["one"].outcomes[outcomeSkipped] != 0 || j.next != 0 || j.node != 0 {
-			t.Errorf("%s: something was passed over: %+v", name, j)
-		}
-		if !j.begin(turn, func() (place, bool) { return place{what: "one"}, true }) {
-			t.Errorf("%s: the worker lost its turn", name)
-		}
+// TestHungJoin: what looks at all namespaces together may hang too.
+func TestHungJoin(t *testing.T) {
+	g := newGate(t)
+	def := &metric.Def{Name: "veth_joined", Help: "Test."}
+	hung := &Collector{Name: "joined", Metrics: []*metric.Def{def}, Join: func(_ context.Context, whole *Whole, sink *metric.Sink) error {
+		<-g.open
+		sink.Emit(def, float64(len(whole.Seen)))
+		return nil
+	}}
+	e := newEngine(t, nil, steady("before"), hung)
+	for range 2 {
+		got := e.scrape(hangTimeout)
+		got.expect(t, map[string]float64{
+			item("before", "host", "steady"): 1, successOf("before"): 1, successOf("joined"): 0, runsOf("joined", outcomeSkipped): 1,
+			errorsOf("joined", reasonHung): 1, faredAs(outcomeOK): 1,
+		})
+		got.absent(t, "veth_joined")
 	}
+	g.release()
+	eventually(t, "the thread is back", func() bool { return e.lostThreads() == 0 })
+	e.scrape(engineTimeout).expect(t, map[string]float64{"veth_joined": 1, successOf("joined"): 1})
 }
 
-// TestLateResultsAreRefused: after the end of a scrape, or of its turn, a worker changes nothing.
-func TestLateResultsAreRefused(t *testing.T) {
-	e := newEngine(t, nil, steady("one"))
-	c := e.Collectors()[0]
-	j := e.newJob(t.Context(), e.Collectors())
-	late := &turn{job: j}
-	j.give(late)
-	j.found, j.visits = &netns.Found{}, []*visit{{ns: &netns.Namespace{Name: "host"}}}
-	v := j.visits[0]
-	batch := metric.NewBatch(e.schema)
-	sink := batch.Sink(0, "late", 9)
-	sink.Emit(c.Metrics[0], 1, "late")
-	j.seal()
-	j.endRun(late, c, v, outcomeOK, time.Second, batch)
-	j.endVisit(late, v, outcomeOK, true)
-	if _, ok := j.nextRun(late, v); ok {
-		t.Error("a late worker got another collector to run")
+// TestHungDocker: an engine that accepts and never answers costs names, not namespaces, also in a short scrape.
+func TestHungDocker(t *testing.T) {
+	dir, err := os.MkdirTemp("", "vt") // the name of a socket must be short
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, ok := j.nextVisit(late); ok {
-		t.Error("a late worker got another namespace to visit")
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	listener, err := net.Listen("unix", filepath.Join(dir, "sock"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if j.snap.Series() != 0 || v.outcome != "" || j.next != 0 || len(j.runs["one"].outcomes) != 0 {
-		t.Errorf("a late worker changed the scrape: %d series, %+v", j.snap.Series(), v)
+	t.Cleanup(func() { listener.Close() })
+	e := newEngine(t, func(o *Options) { o.Discovery.Docker = netns.NewDocker(listener.Addr().String(), "/proc") }, steady("one"))
+	for range 3 {
+		e.scrape(800*time.Millisecond).expect(t, map[string]float64{
+			item("one", "host", "steady"): 1, successOf("one"): 1, errorsOf(discovering, reasonHung): 0, "veth_scrape_lost_threads": 0,
+		})
 	}
 }

@@ -23,6 +23,7 @@ type job struct {
 	snap      *metric.Snapshot
 	node      int // next collector to run for the node
 	found     *netns.Found
+	complete  bool // the discovery succeeded
 	excluded  int
 	visits    []*visit
 	next      int // next visit
@@ -110,6 +111,9 @@ func (j *job) pass() {
 	switch {
 	case j.at.what == discovering:
 		j.found = &netns.Found{}
+	case j.at.what == relating:
+		j.visits[j.next].worsen(outcomeSkipped)
+		j.next++
 	case j.at.what == entering:
 		j.visits[j.next].worsen(outcomeSkipped)
 		j.skipRest(j.visits[j.next])
@@ -196,6 +200,26 @@ func (j *job) whole() *Whole {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return &Whole{Seen: j.seen, Complete: j.excluded == 0 && j.found.Capped == 0 && len(j.seen) == len(j.visits)}
+}
+
+// missing returns the worst outcome of the visits that gave nothing to join, "" if there are none.
+func (j *job) missing() outcome {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	kept := make(map[*netns.Namespace]bool, len(j.seen))
+	for _, s := range j.seen {
+		kept[s.Namespace] = true
+	}
+	var worst visit
+	if !j.complete {
+		worst.outcome = outcomeSkipped
+	}
+	for _, v := range j.visits {
+		if !kept[v.ns] {
+			worst.worsen(v.outcome)
+		}
+	}
+	return worst.outcome
 }
 
 // joins tells whether anything has to be kept of the namespaces.
@@ -288,6 +312,14 @@ func (s *Scraper) finish(j *job, start time.Time) *metric.Snapshot {
 	for _, c := range j.collectors[j.join:] {
 		if c.Join != nil {
 			j.runs[c.Name].outcomes[outcomeSkipped]++
+		}
+	}
+	if !j.complete {
+		// Without the namespaces nothing is known of them, and that is no success.
+		for _, c := range j.collectors {
+			if c.Netns != nil {
+				j.runs[c.Name].outcomes[outcomeSkipped]++
+			}
 		}
 	}
 	left, resume := j.visits[j.next:], ""

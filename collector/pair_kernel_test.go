@@ -156,6 +156,29 @@ func TestUnknownProtocolIsNoLoss(t *testing.T) {
 	}
 }
 
+// The kernel tells nobody that a peer has another index since it moved, so what is kept of the host's devices is old. The
+// container's word counts.
+func TestPairThatMoved(t *testing.T) {
+	pod := nettest.New(t)
+	host, peer := nettest.Unique(), nettest.Unique()
+	nettest.Veth(t, nettest.Host(), host, nettest.Host(), peer)
+	nettest.Host().Down(t, peer)
+	w := newWorld(t, []*Collector{newPair()}, pod)
+	w.scrape() // knows the devices from now on
+	// The index that it has here is taken there.
+	index := nettest.Host().IPLinkOf(t, peer).Ifindex
+	pod.Exec(t, "ip", "link", "add", "name", "taken", "index", fmt.Sprint(index), "type", "bridge")
+	nettest.Host().Exec(t, "ip", "link", "set", peer, "netns", pod.Path)
+	got := w.scrape()
+	name := got.name(t, pod)
+	got.value(t, `veth_pair_info{netns=%q,device=%q,peer_netns="host",peer_device=%q,bridge=""}`, name, peer, host)
+	for _, ns := range []string{"host", name} {
+		if v := got.value(t, `veth_pair_orphan_devices{netns=%q}`, ns); v != 0 {
+			t.Errorf("%v orphans in %s", v, ns)
+		}
+	}
+}
+
 // A bridge takes 1,023 ports.
 func TestBridgeIsFull(t *testing.T) {
 	ns := nettest.New(t)

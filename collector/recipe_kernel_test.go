@@ -54,7 +54,8 @@ func TestPairOfTwoMTUs(t *testing.T) {
 	}
 }
 
-// A mask that changes in the middle of a flow moves it between CPUs: the steering shows where, the TCP counters what it does.
+// A mask that changes in the middle of a flow moves it between CPUs: the steering shows where. Most often the flow is reordered
+// by it, which is for the machine to decide; the counters must be the kernel's either way.
 func TestSteeringMovesAFlow(t *testing.T) {
 	a, b := nettest.Pair(t)
 	w := newWorld(t, []*Collector{newTCP(), newSteering()}, a, b)
@@ -83,9 +84,6 @@ func TestSteeringMovesAFlow(t *testing.T) {
 		t.Errorf("saw masks of %v CPUs, want of 1 and of 2", masks)
 	}
 	got := w.scrape()
-	if got.value(t, `veth_tcp_ofo_queue_total{netns=%q}`, got.name(t, b)) == 0 {
-		t.Error("the flow moved between CPUs and was never reordered")
-	}
 	for _, ns := range []*nettest.NS{a, b} {
 		counters := ns.Nstat(t)
 		for series, kernel := range map[string]string{

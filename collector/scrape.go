@@ -16,6 +16,9 @@ import (
 const (
 	// grace is how long after its deadline a scrape waits for its thread to notice.
 	grace = 20 * time.Millisecond
+	// hungAfter is how long a thread that missed the deadline must stay away for its read to be called hung. A short deadline
+	// alone says nothing.
+	hungAfter = 2 * time.Second
 	// maxIdle is how long a worker may have nothing to do, while another has: it keeps descriptors for namespaces that ended
 	// since.
 	maxIdle = 5 * time.Minute
@@ -66,6 +69,7 @@ type place struct {
 const (
 	discovering = "discovery"
 	entering    = "entry"
+	relating    = "relations" // finding the peers and tunnels for the collectors that join namespaces
 )
 
 // joining stands for a namespace where a collector looks at all of them.
@@ -156,7 +160,7 @@ func (s *Scraper) Release(snap *metric.Snapshot) {
 func (s *Scraper) supervise(j *job) {
 	patience := time.Second
 	if end, ok := j.ctx.Deadline(); ok {
-		patience = min(max(time.Until(end)/4, 50*time.Millisecond), 2*time.Second)
+		patience = min(max(time.Until(end)/4, 200*time.Millisecond), 2*time.Second)
 	}
 	tick := time.NewTicker(patience / 4)
 	defer tick.Stop()
@@ -173,12 +177,12 @@ func (s *Scraper) supervise(j *job) {
 			select {
 			case <-t.done:
 			case <-time.After(grace):
-				s.lose(t, at)
+				s.lose(t, at, false)
 			}
 			return
 		case <-tick.C:
 			if at, hangs := j.revoke(patience); hangs {
-				s.lose(t, at)
+				s.lose(t, at, true)
 				t = s.start(j)
 			}
 		}
@@ -203,8 +207,8 @@ func (s *Scraper) start(j *job) *turn {
 	return t
 }
 
-// lose gives up on a worker, unless it just came back. What it hangs in is left alone until it does.
-func (s *Scraper) lose(t *turn, at place) {
+// lose gives up on a worker, unless it just came back. What it hangs in, or proves to hang in, is left alone until it does.
+func (s *Scraper) lose(t *turn, at place, hangs bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.left {
@@ -212,6 +216,21 @@ func (s *Scraper) lose(t *turn, at place) {
 	}
 	t.lost, t.at = true, at
 	s.lost++
+	if hangs {
+		s.hung(at)
+		return
+	}
+	time.AfterFunc(hungAfter, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !t.left {
+			s.hung(at)
+		}
+	})
+}
+
+// hung marks what a thread hangs in. The caller holds mu.
+func (s *Scraper) hung(at place) {
 	s.stuck[at] = true
 	s.errs[failure{at.collector(), reasonHung}]++
 	s.opts.Logger.Error("A read of the kernel hangs; its thread is left behind", "what", at.what, "inode", at.key.Ino)
@@ -219,7 +238,7 @@ func (s *Scraper) lose(t *turn, at place) {
 
 // collector returns the name that errors at p are counted under.
 func (p place) collector() string {
-	if p.what == entering || p.what == "" {
+	if p.what == entering || p.what == relating || p.what == "" {
 		return discovering
 	}
 	return p.what

@@ -108,7 +108,7 @@ var (
 	}
 	scrapeLostThreads = &metric.Def{
 		Name: "veth_scrape_lost_threads", Type: metric.Gauge,
-		Help: "Threads that hang in a read of the kernel now.", Source: ownSource,
+		Help: "Threads that were left behind in a slow or hanging read of the kernel, and are not back yet.", Source: ownSource,
 		Meaning: "Above 0 for long: a kernel lock is stuck, as with namespaces that never finish their end.",
 	}
 )

@@ -137,6 +137,7 @@ func (w *worker) discover(t *turn) {
 	visits, excluded := w.s.order(found.Namespaces)
 	j.end(t, func() {
 		j.found, j.visits, j.excluded, j.discovery = found, visits, excluded, time.Since(start)
+		j.complete = err == nil
 	})
 }
 
@@ -180,7 +181,9 @@ func (w *worker) visit(t *turn, v *visit) error {
 // keep keeps what the collectors that look at several namespaces want of this one.
 func (w *worker) keep(t *turn, v *visit, view *netns.View) {
 	j := t.job
-	if !j.begin(t, func() (place, bool) { return place{key: v.ns.Key, what: entering}, true }) {
+	at := place{key: v.ns.Key, what: relating}
+	if w.s.isStuck(at) || !j.begin(t, func() (place, bool) { return at, true }) {
+		j.end(t, func() { v.worsen(outcomeSkipped) })
 		return
 	}
 	seen, err := w.visitor.See(view, j.seenSoFar())
@@ -215,6 +218,11 @@ func (w *worker) collect(t *turn, c *Collector, at place, v *visit, fn func(cont
 	o, reason := classify(err)
 	if o != outcomeOK && o != outcomeCapped {
 		sink.Discard()
+	} else if at.key == joining {
+		// What is joined is right, but not all of it: say so.
+		if worst := t.job.missing(); severity[worst] > severity[o] {
+			o = worst
+		}
 	}
 	if t.job.endRun(t, c, v, o, time.Since(start), w.batch) && reason != "" {
 		w.s.count(c.Name, reason, ns, err)

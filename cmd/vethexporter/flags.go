@@ -142,7 +142,7 @@ func addServeFlags(serve *kingpin.CmdClause, cfg *config) {
 	}
 
 	flag(serve, "netns.include", "Regular expression, anchored: report only namespaces of such a name.", "", &cfg.include, anchored)
-	flag(serve, "netns.exclude", "Regular expression, anchored: do not report namespaces of such a name.", "", &cfg.exclude, anchored)
+	flag(serve, "netns.exclude", "Regular expression, anchored: do not report namespaces of such a name, nor pairs with an end in one.", "", &cfg.exclude, anchored)
 	flag(serve, "path.procfs", "Mount point of the node's procfs.", "/proc", &cfg.procfs, procfs)
 	flag(serve, "path.sysfs", "Mount point of the node's sysfs.", "/sys", &cfg.sysfs, folder)
 	serve.Flag("path.netns", "Folder of mounted namespaces whose names are used. Repeatable.").Default("/run/netns").StringsVar(&cfg.named)

@@ -89,6 +89,25 @@ veth_c{cpu="0"} 3
 	}
 }
 
+// TestSinkFor: one run may speak of several namespaces, and its mistakes and limit stay its own.
+func TestSinkFor(t *testing.T) {
+	b := NewBatch(sinkSchema(t))
+	s := b.Sink(0, "host", 3)
+	for _, netns := range []string{"a", "b"} {
+		s.For(netns)
+		s.Emit(sinkDevice, 1, "eth0")
+	}
+	got := text(b)
+	for _, want := range []string{`{netns="a",device="eth0"} 1`, `{netns="b",device="eth0"} 1`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("lacks %s:\n%s", want, got)
+		}
+	}
+	if s.For("c"); s.Err() != nil || s.Len() != 2 {
+		t.Errorf("error %v, %d samples", s.Err(), s.Len())
+	}
+}
+
 // TestSinkCap holds that a run keeps what it emitted up to its limit, and that the limit is its own.
 func TestSinkCap(t *testing.T) {
 	b := NewBatch(sinkSchema(t))

@@ -210,7 +210,11 @@ func (s *search) mounts(dir string, named bool) {
 		if err := unix.Stat(path, &st); err != nil || st.Dev != s.found.Home.Dev {
 			continue
 		}
-		n := s.namespace(Key{Dev: st.Dev, Ino: st.Ino}, SourceMount)
+		key := Key{Dev: st.Dev, Ino: st.Ino}
+		if s.byKey[key] == nil && !isNetwork(path) {
+			continue
+		}
+		n := s.namespace(key, SourceMount)
 		if n.mount == "" {
 			n.mount = path
 		}

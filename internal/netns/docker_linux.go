@@ -76,7 +76,11 @@ func (d *Docker) identify(ctx context.Context, s *search) error {
 	d.mu.Unlock()
 
 	if running != nil {
-		timer := time.NewTimer(dockerWait)
+		wait := dockerWait
+		if end, ok := ctx.Deadline(); ok {
+			wait = min(wait, time.Until(end)/8) // the names must not cost a short scrape the namespaces
+		}
+		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {
 		case <-running:
@@ -152,7 +156,8 @@ func (d *Docker) refresh(s *search) {
 			d.err = nil // no engine runs here, or not now
 			fallthrough
 		default:
-			d.containers, d.failed = nil, time.Now()
+			// What is known stays: it is used only where a container's process still is in the namespace where it was.
+			d.failed = time.Now()
 		}
 		close(done)
 	}()
@@ -178,6 +183,7 @@ func (d *Docker) list(ctx context.Context, known map[string]Container) (map[stri
 		return nil, err
 	}
 	containers := make(map[string]Container, len(all))
+	var failed error
 	for _, l := range all {
 		if !containerIDRE.MatchString(l.ID) {
 			return nil, fmt.Errorf("docker: container id %.80q is not one", l.ID)
@@ -195,10 +201,10 @@ func (d *Docker) list(ctx context.Context, known map[string]Container) (map[stri
 		if !d.owns(c) {
 			var in inspected
 			if err := d.get(ctx, "/containers/"+l.ID+"/json", &in); err != nil {
-				if errors.Is(err, errNotFound) {
-					continue // ended since it was listed
+				if !errors.Is(err, errNotFound) { // else it ended since it was listed
+					failed = err
 				}
-				return nil, err
+				continue // costs only this one its name
 			}
 			c.PID = in.State.Pid
 			if !d.owns(c) {
@@ -206,6 +212,9 @@ func (d *Docker) list(ctx context.Context, known map[string]Container) (map[stri
 			}
 		}
 		containers[c.ID] = c
+	}
+	if failed != nil && len(containers) == 0 {
+		return nil, failed
 	}
 	return containers, nil
 }

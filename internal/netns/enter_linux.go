@@ -103,6 +103,17 @@ func keyOf(fd int) (Key, error) {
 	return Key{Dev: st.Dev, Ino: st.Ino}, nil
 }
 
+// isNetwork tells whether a file on nsfs is a network namespace, or cannot be opened to see.
+func isNetwork(path string) bool {
+	fd, err := openNS(unix.AT_FDCWD, path)
+	if err != nil {
+		return true
+	}
+	defer unix.Close(fd)
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	return err != nil || kind == unix.CLONE_NEWNET
+}
+
 // cookieOf returns the cookie of the namespace of fd, which no other namespace gets until the next boot, or 0 where this
 // kernel does not tell it without entering.
 func cookieOf(fd int) uint64 {

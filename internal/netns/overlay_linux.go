@@ -150,7 +150,7 @@ var anywhere = netip.AddrFrom4([4]byte{192, 0, 2, 1})
 
 // readOverlay finds the underlay of each tunnel among links: the device that it is bound to, else that of the route to its
 // peer, else that of the route to a peer in its forwarding table, else that of the default route.
-func readOverlay(c *conn, links []Link) (*Overlay, error) {
+func (v *Visitor) readOverlay(c *conn, links []Link) (*Overlay, error) {
 	o := &Overlay{Underlay: map[int32]Underlay{}, Addresses: map[netip.Addr]int32{}}
 	uplink, err := routeDevice(c, anywhere)
 	if err != nil {
@@ -158,13 +158,19 @@ func readOverlay(c *conn, links []Link) (*Overlay, error) {
 	}
 	o.Uplink = uplink
 	tunnels := map[int32]bool{}
+	var peers map[int32]netip.Addr // from the forwarding tables; nil until they are wanted
 	for i := range links {
 		l := &links[i]
 		if l.Tunnel == nil {
 			continue
 		}
 		tunnels[l.Index] = true
-		under, err := underlay(c, l, uplink)
+		if l.Kind == "vxlan" && !l.Tunnel.Remote.IsValid() && peers == nil {
+			if peers, err = v.forwardingPeers(); err != nil {
+				return nil, err
+			}
+		}
+		under, err := underlay(c, l, peers[l.Index], uplink)
 		if err != nil {
 			return nil, err
 		}
@@ -175,13 +181,13 @@ func readOverlay(c *conn, links []Link) (*Overlay, error) {
 	if len(tunnels) == 0 {
 		return o, nil
 	}
-	if err := o.readNeighbors(c, tunnels); err != nil {
+	if err := v.readNeighbors(o, tunnels); err != nil {
 		return nil, err
 	}
 	return o, o.readAddresses(c, tunnels)
 }
 
-func underlay(c *conn, l *Link, uplink int32) (u Underlay, err error) {
+func underlay(c *conn, l *Link, learned netip.Addr, uplink int32) (u Underlay, err error) {
 	if l.PeerNSID >= 0 {
 		return u, nil // its packets leave in another namespace
 	}
@@ -189,10 +195,8 @@ func underlay(c *conn, l *Link, uplink int32) (u Underlay, err error) {
 		return Underlay{Index: l.Peer}, nil
 	}
 	peer := l.Tunnel.Remote
-	if l.Kind == "vxlan" && !peer.IsValid() {
-		if peer, err = forwardingPeer(c, l.Index); err != nil {
-			return u, err
-		}
+	if !peer.IsValid() {
+		peer = learned
 	}
 	for _, known := range []netip.Addr{peer, l.Tunnel.Local} {
 		if known.IsValid() {
@@ -241,15 +245,26 @@ func routeDevice(c *conn, to netip.Addr) (device int32, err error) {
 
 const ndmsgSize = 12 // sizeof(struct ndmsg)
 
-// dumpNeighbors reads a neighbour table or, for AF_BRIDGE, the forwarding tables.
-func dumpNeighbors(c *conn, family uint8, found func(index int32, state uint16, attrs []byte)) error {
+// maxNeighbors bounds the entries that are looked at in the tables of one namespace. Anybody in it may have made more.
+const maxNeighbors = 1 << 16
+
+// dumpNeighbors reads the neighbour tables or, for AF_BRIDGE, the forwarding tables, up to the bound. It does so on a socket
+// of its own, as it may leave the rest of the answer in it.
+func (v *Visitor) dumpNeighbors(family uint8, found func(index int32, state uint16, attrs []byte)) error {
+	c, err := dial(unix.NETLINK_ROUTE, 0, v.buf)
+	if err != nil {
+		return err
+	}
+	defer c.close()
 	data := make([]byte, ndmsgSize)
 	data[0] = family
-	err := c.request(netlink.Message{Header: netlink.Header{Type: unix.RTM_GETNEIGH, Flags: netlink.Dump}, Data: data}, func(typ uint16, data []byte) bool {
+	count := 0
+	err = c.request(netlink.Message{Header: netlink.Header{Type: unix.RTM_GETNEIGH, Flags: netlink.Dump}, Data: data}, func(typ uint16, data []byte) bool {
 		if typ == unix.RTM_NEWNEIGH && len(data) >= ndmsgSize {
 			found(int32(word32(data[4:])), binary.NativeEndian.Uint16(data[8:]), data[ndmsgSize:])
 		}
-		return true
+		count++
+		return count < maxNeighbors
 	})
 	if errors.Is(err, errInterrupted) {
 		return nil
@@ -257,27 +272,27 @@ func dumpNeighbors(c *conn, family uint8, found func(index int32, state uint16, 
 	return err
 }
 
-// forwardingPeer returns a peer from the forwarding table of a vxlan device.
-func forwardingPeer(c *conn, index int32) (peer netip.Addr, err error) {
-	err = dumpNeighbors(c, unix.AF_BRIDGE, func(of int32, _ uint16, attrs []byte) {
-		if of == index && !peer.IsValid() {
-			if to := addr(attribute(attrs, unix.NDA_DST)); to.IsValid() && !to.IsMulticast() {
-				peer = to
-			}
+// forwardingPeers returns a peer of each vxlan device from the forwarding tables.
+func (v *Visitor) forwardingPeers() (map[int32]netip.Addr, error) {
+	peers := map[int32]netip.Addr{}
+	err := v.dumpNeighbors(unix.AF_BRIDGE, func(index int32, _ uint16, attrs []byte) {
+		if _, ok := peers[index]; ok {
+			return
+		}
+		if to := addr(attribute(attrs, unix.NDA_DST)); to.IsValid() && !to.IsMulticast() {
+			peers[index] = to
 		}
 	})
 	if err != nil {
-		return peer, fmt.Errorf("forwarding table: %w", err)
+		return nil, fmt.Errorf("forwarding tables: %w", err)
 	}
-	return peer, nil
+	return peers, nil
 }
 
-// maxNeighbors bounds the permanent entries that are kept of one namespace.
-const maxNeighbors = 1 << 14
-
-func (o *Overlay) readNeighbors(c *conn, tunnels map[int32]bool) error {
-	err := dumpNeighbors(c, unix.AF_UNSPEC, func(index int32, state uint16, attrs []byte) {
-		if !tunnels[index] || state&unix.NUD_PERMANENT == 0 || len(o.Neighbors) == maxNeighbors {
+// readNeighbors keeps the permanent entries of tunnels.
+func (v *Visitor) readNeighbors(o *Overlay, tunnels map[int32]bool) error {
+	err := v.dumpNeighbors(unix.AF_UNSPEC, func(index int32, state uint16, attrs []byte) {
+		if !tunnels[index] || state&unix.NUD_PERMANENT == 0 {
 			return
 		}
 		ip, hardware := addr(attribute(attrs, unix.NDA_DST)), net.HardwareAddr(attribute(attrs, unix.NDA_LLADDR))

@@ -41,10 +41,6 @@ const (
 	maxPeers     = 1 << 16
 )
 
-// maxAsked bounds the namespaces that are asked about in one visit, so that a container full of devices with chosen indexes
-// costs no more than others.
-const maxAsked = 64
-
 // See returns what is kept of the namespace that the view shows, with the peers of its devices among those seen before: of
 // two ends, the one that is visited later finds the other. An index alone proves nothing, as every namespace counts its
 // devices from 1. The kernel's number for the peer's namespace does, asked for each namespace that comes into question.
@@ -69,7 +65,7 @@ func (v *Visitor) See(view *View, all []*Seen) (*Seen, error) {
 		}
 		for _, other := range all {
 			at, ok := FindLink(other.Links, l.Peer)
-			if !ok || l.Kind == "veth" && (other.Links[at].Kind != "veth" || other.Links[at].Peer != l.Index) {
+			if !ok || l.Kind == "veth" && !mayBePair(l, other, at) {
 				continue
 			}
 			if v.isPeer(view, l.PeerNSID, other, asked) {
@@ -81,7 +77,7 @@ func (v *Visitor) See(view *View, all []*Seen) (*Seen, error) {
 	if view.Namespace.Host || slices.ContainsFunc(s.Links, func(l Link) bool { return l.Tunnel != nil || l.Kind == "bridge" }) {
 		c, err := v.routeConn()
 		if err == nil {
-			s.Overlay, err = readOverlay(c, s.Links)
+			s.Overlay, err = v.readOverlay(c, s.Links)
 		}
 		if err != nil {
 			s.Overlay = nil
@@ -89,6 +85,13 @@ func (v *Visitor) See(view *View, all []*Seen) (*Seen, error) {
 		}
 	}
 	return s, nil
+}
+
+// mayBePair tells whether it is worth to ask if a device of other is the other end of l. What is kept of the host's devices
+// may have an old index for theirs: the kernel tells nobody when a peer moves.
+func mayBePair(l *Link, other *Seen, at int) bool {
+	candidate := &other.Links[at]
+	return candidate.Kind == "veth" && (other.Namespace.Host || candidate.Peer == l.Index)
 }
 
 // isPeer tells whether nsid, in the namespace that the thread is in, is the number of other. It keeps in asked what it asked.
@@ -99,9 +102,6 @@ func (v *Visitor) isPeer(view *View, nsid int32, other *Seen, asked map[*Seen]in
 	}
 	got, ok := asked[other]
 	if !ok {
-		if len(asked) >= maxAsked {
-			return false
-		}
 		got = v.numberOf(other)
 		asked[other] = got
 	}

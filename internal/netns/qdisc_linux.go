@@ -86,8 +86,8 @@ func dumpQdiscs(c *conn, links []Link) (qdiscs []Qdisc, undecoded int, err error
 			break
 		}
 	}
-	if errors.Is(err, errInterrupted) {
-		// What it shows of each is true, but one may be there twice.
+	if err == nil || errors.Is(err, errInterrupted) {
+		// A change in the middle of the dump may show one twice, and the kernel does not always notice.
 		slices.SortStableFunc(qdiscs, func(a, b Qdisc) int {
 			return strings.Compare(a.Device+" "+a.Parent, b.Device+" "+b.Parent)
 		})
