@@ -310,6 +310,45 @@ func TestDockerLies(t *testing.T) {
 	}
 }
 
+// TestDockerFailsLater: an engine that fails, or goes away, does not take the names of what still runs with it.
+func TestDockerFailsLater(t *testing.T) {
+	n := nettest.WithProcess(t)
+	e, d := startEngine(t)
+	e.run(container{id: id("a"), name: "web", pid: n.Pid})
+	if got := find(t, discover(t, d), n).Name; got != "container:web" {
+		t.Fatalf("at first: %s", got)
+	}
+	e.answer(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) })
+	nettest.WithProcess(t) // a reason to ask
+	asked := e.requests()
+	for range 2 {
+		found, err := d.Discover(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := find(t, found, n).Name; got != "container:web" {
+			t.Errorf("with an engine that fails: %s", got)
+		}
+	}
+	if e.requests() == asked {
+		t.Error("the engine was not asked")
+	}
+	if err := os.Remove(e.socket); err != nil {
+		t.Fatal(err)
+	}
+	d.Docker.Forgive()
+	if got := find(t, discover(t, d), n).Name; got != "container:web" {
+		t.Errorf("without an engine: %s", got)
+	}
+	// What is known of a container is not believed of another namespace.
+	n.Delete(t)
+	for _, other := range discover(t, d).Namespaces {
+		if len(other.Containers) > 0 {
+			t.Errorf("after its end: %+v", other)
+		}
+	}
+}
+
 // TestDockerOtherProcess: an engine cannot claim a namespace by the number of a process that is not its container's.
 func TestDockerOtherProcess(t *testing.T) {
 	n := nettest.WithProcess(t)

@@ -36,7 +36,7 @@ type Key struct {
 func Do(path string, fn func() error) error {
 	result := make(chan error, 1)
 	OnThread(func() {
-		fd, err := openNS(unix.AT_FDCWD, path)
+		fd, err := openNS(path)
 		if err != nil {
 			result <- err
 			return
@@ -86,8 +86,8 @@ func visit(home, fd int, fn func()) error {
 }
 
 // openNS opens a namespace file. It never blocks, whatever the path turns out to be.
-func openNS(dir int, path string) (int, error) {
-	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+func openNS(path string) (int, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return -1, classify(fmt.Errorf("open %s: %w", path, err))
 	}
@@ -105,7 +105,7 @@ func keyOf(fd int) (Key, error) {
 
 // isNetwork tells whether a file on nsfs is a network namespace, or cannot be opened to see.
 func isNetwork(path string) bool {
-	fd, err := openNS(unix.AT_FDCWD, path)
+	fd, err := openNS(path)
 	if err != nil {
 		return true
 	}
