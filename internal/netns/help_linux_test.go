@@ -4,6 +4,7 @@ import (
 	"os/exec"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -115,4 +116,14 @@ func child(t *testing.T, n *nettest.NS) (pid int) {
 		_ = cmd.Wait()
 	})
 	return cmd.Process.Pid
+}
+
+// eventually fails the test if cond does not become true in good time.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not in 10 s", what)
+		}
+	}
 }

@@ -56,7 +56,7 @@ type VisitorOptions struct {
 
 // NewVisitor makes a visitor of the calling goroutine's thread, which must be locked and in its own namespace.
 func NewVisitor(o VisitorOptions) (*Visitor, error) {
-	home, err := openNS(o.Proc+"/thread-self/ns/net")
+	home, err := openNS(o.Proc + "/thread-self/ns/net")
 	if err != nil {
 		return nil, fmt.Errorf("own namespace: %w", err)
 	}
