@@ -73,7 +73,7 @@ func TestHungCollector(t *testing.T) {
 		got.expect(t, whole)
 		got.absent(t, "veth_hung{")
 	}
-	if now := nettest.Threads(); now > threads+3 {
+	if now := nettest.Threads(); now > threads+10 { // Go starts a few of its own; a leak would be one for each scrape
 		t.Errorf("%d threads after the first scrape, %d after 20 more", threads, now)
 	}
 	if calls.Load() != 1 {
