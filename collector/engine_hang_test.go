@@ -192,7 +192,7 @@ func TestManyHung(t *testing.T) {
 	for range 10 {
 		e.scrape(250*time.Millisecond).absent(t, "veth_hung")
 	}
-	if lost, now := e.lostThreads(), nettest.Threads(); lost < maxLostThreads || lost > maxLostThreads+1 || now > threads+3 {
+	if lost, now := e.lostThreads(), nettest.Threads(); lost < maxLostThreads || lost > maxLostThreads+1 || now > threads+8 {
 		t.Errorf("%d threads lost; %d threads, then %d", lost, threads, now)
 	}
 	g.release()
