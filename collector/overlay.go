@@ -134,17 +134,29 @@ func room(s *netns.Seen, l *netns.Link, depth int) (int, bool) {
 	if !ok {
 		return 0, false
 	}
-	at, ok := netns.FindLink(s.Links, under.Index)
-	if !ok {
+	in, device := underlayOf(s, under)
+	if device == nil {
 		return 0, false
 	}
-	return fits(s, &s.Links[at], depth+1) - overhead(l, under.IPv6), true
+	return fits(in, device, depth+1) - overhead(l, under.IPv6), true
+}
+
+// underlayOf returns the device that an underlay is, and its namespace; nil if it is not known.
+func underlayOf(s *netns.Seen, under netns.Underlay) (in *netns.Seen, device *netns.Link) {
+	if in = s; under.Seen != nil {
+		in = under.Seen
+	}
+	at, ok := netns.FindLink(in.Links, under.Index)
+	if !ok {
+		return in, nil
+	}
+	return in, &in.Links[at]
 }
 
 func emitTunnel(sink *metric.Sink, s *netns.Seen, l *netns.Link, owners map[string]string) {
 	under, name := s.Overlay.Underlay[l.Index], ""
-	if at, ok := netns.FindLink(s.Links, under.Index); ok {
-		name = s.Links[at].Name
+	if _, device := underlayOf(s, under); device != nil {
+		name = device.Name
 	}
 	remote := ""
 	if l.Tunnel.Remote.IsValid() {

@@ -108,6 +108,25 @@ func compareTunnels(t *testing.T, got samples, ns *nettest.NS) {
 	}
 }
 
+// A tunnel that was made in one namespace and moved to another, as Docker's overlay networks have it, still sends through
+// the first, which is visited before it, as the host's is.
+func TestTunnelThatMoved(t *testing.T) {
+	dir := t.TempDir()
+	node, pod, far := nettest.Named(t, dir, "a-node"), nettest.Named(t, dir, "b-pod"), nettest.New(t)
+	_, farIP := nettest.Connect(t, node, "eth0", far, "eth0")
+	node.Bridge(t, "br0")
+	node.Route(t, "default", farIP)
+	node.MTU(t, "eth0", 1400)
+	ip(t, node, "link add vx0 mtu 1450 type vxlan id 9 dstport 4789")
+	ip(t, node, "link set vx0 netns %s", pod.Path)
+	ip(t, pod, "link set vx0 up")
+	got := newWorld(t, []*Collector{newOverlay()}, node, pod, far).scrape()
+	if v := got.value(t, `veth_overlay_mtu_headroom_bytes{netns=%q,device="vx0"}`, got.name(t, pod)); v != -100 {
+		t.Errorf("headroom %v, want -100", v)
+	}
+	got.value(t, `veth_overlay_info{netns=%q,device="vx0",kind="vxlan",id="9",remote="",port="4789",underlay="eth0",learning="true",udp_checksum="true"}`, got.name(t, pod))
+}
+
 // A container of 1500 on a bridge with a tunnel of 1450 sends what the tunnel does not take.
 func TestPodHeadroom(t *testing.T) {
 	node, far := nettest.Pair(t)

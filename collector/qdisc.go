@@ -43,7 +43,7 @@ var qdiscSettings = []struct {
 	def   *metric.Def
 	value func(*netns.Qdisc) uint64
 }{
-	{qdiscDef(metric.Gauge, "rate_bytes_per_second", "TCA_OPTIONS", "Rate that the qdisc shapes to.", "What the device can send at most."),
+	{qdiscDef(metric.Gauge, "rate_bytes_per_second", "TCA_OPTIONS", "Rate that the qdisc shapes to; for a leaf of HTB the rate of its class.", "What the queue is emptied at, at least."),
 		func(q *netns.Qdisc) uint64 { return q.Rate }},
 	{qdiscDef(metric.Gauge, "burst_bytes", "TCA_OPTIONS", "Bytes that may pass at once above the rate.", "Far above a few ms of the rate: the limit bites late, then hard."),
 		func(q *netns.Qdisc) uint64 { return q.Burst }},

@@ -142,6 +142,30 @@ func TestShaper(t *testing.T) {
 	got.absent(t, `veth_qdisc_bytes_total{netns=%q,device="eth0"`, got.name(t, b))
 }
 
+// A leaf of HTB has the rate of its class, and the delay that follows from it.
+func TestClassOfLeaf(t *testing.T) {
+	a, b := nettest.Pair(t)
+	for _, command := range []string{
+		"qdisc add dev eth0 root handle 1: htb default 10",
+		"class add dev eth0 parent 1: classid 1:10 htb rate 1mbit burst 4kb",
+		"qdisc add dev eth0 parent 1:10 pfifo limit 500",
+	} {
+		a.Exec(t, "tc", strings.Fields(command)...)
+	}
+	w := newWorld(t, []*Collector{newQdisc()}, a, b)
+	nettest.UDPBurst(t, a, b.IP, 20000, 300)
+	got := w.scrape()
+	leaf := func(metric string) float64 {
+		return got.value(t, "veth_qdisc_"+metric+`{netns=%q,device="eth0",kind="pfifo",parent="1:10"}`, got.name(t, a))
+	}
+	if rate, burst := leaf("rate_bytes_per_second"), leaf("burst_bytes"); rate != 125000 || burst < 4000 || burst > 4096 {
+		t.Errorf("rate %v, burst %v, want 125000 and 4096", rate, burst)
+	}
+	if backlog, delay := leaf("backlog_bytes"), leaf("delay_seconds"); backlog == 0 || delay != backlog/125000 {
+		t.Errorf("backlog %v, delay %v", backlog, delay)
+	}
+}
+
 // Leaves that come and go in the middle of a dump shift the others, and the kernel does not notice. None may be there twice:
 // scrape fails the test then.
 func TestLeavesUnderChurn(t *testing.T) {

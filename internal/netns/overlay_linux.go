@@ -133,6 +133,7 @@ type Neighbor struct {
 
 // Underlay is where a tunnel's packets leave.
 type Underlay struct {
+	Seen  *Seen // the namespace of the device; nil for the tunnel's own
 	Index int32 // of the device
 	IPv6  bool  // the outer packets' family
 }
@@ -149,8 +150,9 @@ type Overlay struct {
 var anywhere = netip.AddrFrom4([4]byte{192, 0, 2, 1})
 
 // readOverlay finds the underlay of each tunnel among links: the device that it is bound to, else that of the route to its
-// peer, else that of the route to a peer in its forwarding table, else that of the default route.
-func (v *Visitor) readOverlay(c *conn, links []Link) (*Overlay, error) {
+// peer, else that of the route to a peer in its forwarding table, else that of the default route. madeIn returns the
+// namespace that a tunnel was made in, if that is another one and was visited before.
+func (v *Visitor) readOverlay(c *conn, links []Link, madeIn func(*Link) *Seen) (*Overlay, error) {
 	o := &Overlay{Underlay: map[int32]Underlay{}, Addresses: map[netip.Addr]int32{}}
 	uplink, err := routeDevice(c, anywhere)
 	if err != nil {
@@ -170,6 +172,19 @@ func (v *Visitor) readOverlay(c *conn, links []Link) (*Overlay, error) {
 				return nil, err
 			}
 		}
+		if l.PeerNSID >= 0 && l.Kind != "macsec" {
+			// It was made in another namespace, and its packets still leave there. Routes cannot be asked for from here.
+			if made := madeIn(l); made != nil && made.Overlay != nil {
+				under := Underlay{Seen: made, Index: l.Tunnel.Lower, IPv6: outerIPv6(l, peers[l.Index])}
+				if under.Index == 0 {
+					under.Index = made.Overlay.Uplink
+				}
+				if under.Index != 0 {
+					o.Underlay[l.Index] = under
+				}
+			}
+			continue
+		}
 		under, err := underlay(c, l, peers[l.Index], uplink)
 		if err != nil {
 			return nil, err
@@ -187,10 +202,17 @@ func (v *Visitor) readOverlay(c *conn, links []Link) (*Overlay, error) {
 	return o, o.readAddresses(c, tunnels)
 }
 
-func underlay(c *conn, l *Link, learned netip.Addr, uplink int32) (u Underlay, err error) {
-	if l.PeerNSID >= 0 {
-		return u, nil // its packets leave in another namespace
+// outerIPv6 tells the family of a tunnel's outer packets.
+func outerIPv6(l *Link, learned netip.Addr) bool {
+	for _, known := range []netip.Addr{l.Tunnel.Remote, learned, l.Tunnel.Local} {
+		if known.IsValid() {
+			return known.Is6()
+		}
 	}
+	return false
+}
+
+func underlay(c *conn, l *Link, learned netip.Addr, uplink int32) (u Underlay, err error) {
 	if l.Kind == "macsec" {
 		return Underlay{Index: l.Peer}, nil
 	}
@@ -198,12 +220,7 @@ func underlay(c *conn, l *Link, learned netip.Addr, uplink int32) (u Underlay, e
 	if !peer.IsValid() {
 		peer = learned
 	}
-	for _, known := range []netip.Addr{peer, l.Tunnel.Local} {
-		if known.IsValid() {
-			u.IPv6 = known.Is6()
-			break
-		}
-	}
+	u.IPv6 = outerIPv6(l, learned)
 	switch {
 	case l.Tunnel.Lower != 0:
 		u.Index = l.Tunnel.Lower

@@ -77,7 +77,14 @@ func (v *Visitor) See(view *View, all []*Seen) (*Seen, error) {
 	if view.Namespace.Host || slices.ContainsFunc(s.Links, func(l Link) bool { return l.Tunnel != nil || l.Kind == "bridge" }) {
 		c, err := v.routeConn()
 		if err == nil {
-			s.Overlay, err = v.readOverlay(c, s.Links)
+			s.Overlay, err = v.readOverlay(c, s.Links, func(l *Link) *Seen {
+				for _, other := range all {
+					if v.isPeer(view, l.PeerNSID, other, asked) {
+						return other
+					}
+				}
+				return nil
+			})
 		}
 		if err != nil {
 			s.Overlay = nil

@@ -52,6 +52,8 @@ const (
 	tcaStatsApp   = 4
 	tcaStatsPkt64 = 8
 
+	tcaHTBParms  = 1 // enum of include/uapi/linux/pkt_sched.h
+	tcaHTBRate64 = 6
 	tcaTBFParms  = 1 // enum of include/uapi/linux/pkt_sched.h
 	tcaTBFRate64 = 4
 )
@@ -96,6 +98,56 @@ func dumpQdiscs(c *conn, links []Link) (qdiscs []Qdisc, undecoded int, err error
 	}
 	return qdiscs, undecoded, err
 }
+
+// readClasses gives the leaves of HTB classes the rate and burst of their class. A device that vanished meanwhile costs only
+// itself.
+func readClasses(c *conn, links []Link, qdiscs []Qdisc) {
+	for i := range qdiscs {
+		if qdiscs[i].Kind != "htb" {
+			continue
+		}
+		device := qdiscs[i].Device
+		at := slices.IndexFunc(links, func(l Link) bool { return l.Name == device })
+		if at < 0 {
+			continue
+		}
+		request := netlink.Message{
+			Header: netlink.Header{Type: unix.RTM_GETTCLASS, Flags: netlink.Dump},
+			Data:   make([]byte, tcmsgSize),
+		}
+		binary.NativeEndian.PutUint32(request.Data[4:], uint32(links[at].Index))
+		classes := map[string]Qdisc{}
+		_ = c.request(request, func(typ uint16, data []byte) bool {
+			if typ == unix.RTM_NEWTCLASS && len(data) >= tcmsgSize {
+				class := Qdisc{}
+				class.decodeHTB(attribute(data[tcmsgSize:], tcaOptions))
+				classes[parentName(binary.NativeEndian.Uint32(data[8:]), 0)] = class
+			}
+			return true
+		})
+		for j := range qdiscs {
+			if class, ok := classes[qdiscs[j].Parent]; ok && qdiscs[j].Device == device && qdiscs[j].Rate == 0 {
+				qdiscs[j].Rate, qdiscs[j].Burst = class.Rate, class.Burst
+			}
+		}
+	}
+}
+
+// decodeHTB reads rate and burst of a class: struct tc_htb_opt has two struct tc_ratespec, then buffer.
+func (q *Qdisc) decodeHTB(options []byte) {
+	parms := attribute(options, tcaHTBParms)
+	if len(parms) < 28 {
+		return
+	}
+	q.Rate = uint64(binary.NativeEndian.Uint32(parms[8:]))
+	if rate := attribute(options, tcaHTBRate64); len(rate) >= 8 {
+		q.Rate = binary.NativeEndian.Uint64(rate)
+	}
+	q.Burst = ticks(binary.NativeEndian.Uint32(parms[24:]), q.Rate)
+}
+
+// ticks returns the bytes of a burst, which the kernel keeps as the time that it takes at the rate, in ticks of 64 ns.
+func ticks(n uint32, rate uint64) uint64 { return uint64(float64(n) * 64 * float64(rate) / 1e9) }
 
 // decode fills q from an RTM_NEWQDISC message. Counters come from TCA_STATS2 only: the older attribute after it lacks some.
 func (q *Qdisc) decode(data []byte) error {
@@ -154,8 +206,7 @@ var qdiscKinds = map[string]func(q *Qdisc, options, app []byte){
 			q.Rate = binary.NativeEndian.Uint64(rate)
 		}
 		q.LimitBytes = uint64(binary.NativeEndian.Uint32(parms[24:]))
-		// The kernel keeps the burst as the time that it takes at the rate, in ticks of 64 ns.
-		q.Burst = uint64(float64(binary.NativeEndian.Uint32(parms[28:])) * 64 * float64(q.Rate) / 1e9)
+		q.Burst = ticks(binary.NativeEndian.Uint32(parms[28:]), q.Rate)
 	},
 	"pfifo": func(q *Qdisc, options, _ []byte) { q.LimitPackets = firstWord(options) },
 	"bfifo": func(q *Qdisc, options, _ []byte) { q.LimitBytes = firstWord(options) },

@@ -293,7 +293,11 @@ func (v *Visitor) readQdiscs(view *View) (qdiscs []Qdisc, undecoded int, err err
 	if err != nil {
 		return nil, 0, err
 	}
-	return dumpQdiscs(c, links)
+	if qdiscs, undecoded, err = dumpQdiscs(c, links); err != nil {
+		return nil, 0, err
+	}
+	readClasses(c, links, qdiscs)
+	return qdiscs, undecoded, nil
 }
 
 // readConntrack asks ctnetlink. That would make the kernel load its modules for it, but a node that tracks nothing shall stay
