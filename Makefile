@@ -52,4 +52,4 @@ clean:
 
 # Processor time for each namespace, against the bare kernel reads. Run as root.
 bench:
-	go test -run '^$$' -bench 'Scrape|Floor' -benchtime $(or $(TIME),2s) -count $(or $(COUNT),3) -timeout 30m ./cmd/vethexporter
+	go test -run '^$$' -bench 'Scrape|Floor|Devices' -benchtime $(or $(TIME),2s) -count $(or $(COUNT),3) -timeout 30m ./cmd/vethexporter

@@ -80,5 +80,5 @@ func (e parseError) Unwrap() error { return e.error }
 // isParse tells whether err says that the kernel's text was not understood.
 func isParse(err error) bool {
 	var p parseError
-	return errors.As(err, &p)
+	return errors.As(err, &p) || errors.Is(err, netns.ErrParse)
 }

@@ -22,6 +22,8 @@ const (
 	// maxIdle is how long a worker may have nothing to do, while another has: it keeps descriptors for namespaces that ended
 	// since.
 	maxIdle = 5 * time.Minute
+	// maxWarnings bounds the warnings that are logged once each.
+	maxWarnings = 1000
 	// maxLostThreads bounds the threads that hang in the kernel. With so many, scrapes take what needs no new one.
 	maxLostThreads = 16
 )
@@ -358,7 +360,7 @@ func (s *Scraper) count(collector, reason string, ns *netns.Namespace, err error
 func (s *Scraper) warnOnce(key, text string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.warned[key] {
+	if !s.warned[key] && len(s.warned) < maxWarnings { // keys may hold what an engine says
 		s.warned[key] = true
 		s.opts.Logger.Warn(text, args...)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // noLimit is more series than a scrape can have.
-const noLimit = 1 << 40
+const noLimit = 1 << 30
 
 // worker is a goroutine on a thread of its own that does the reading of one scrape after another.
 type worker struct {

@@ -54,7 +54,7 @@ func perNetns(b *testing.B, n int, loop func()) {
 	for b.Loop() {
 		loop()
 	}
-	b.ReportMetric((cpu()-start)*1e6/float64(b.N)/float64(n), "cpu-us/netns")
+	b.ReportMetric((cpu()-start)*1e6/float64(b.N)/float64(n), "cpu-us/each")
 }
 
 // BenchmarkScrape is a whole scrape as Prometheus makes it, with the collectors that BenchmarkFloor has the numbers of:
@@ -70,41 +70,58 @@ func BenchmarkScrape(b *testing.B) {
 // BenchmarkScrapeAll is a scrape with all collectors.
 func BenchmarkScrapeAll(b *testing.B) { benchmarkScrape(b, collector.All()) }
 
+// BenchmarkDevices is a scrape with all collectors of one namespace with that many devices besides.
+func BenchmarkDevices(b *testing.B) {
+	nettest.Root(b)
+	for _, n := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("devices=%d", n), func(b *testing.B) {
+			dir := benchDir(b, 1)
+			ns := &nettest.NS{Path: dir + "/ns0000"}
+			ns.Devices(b, n)
+			benchmarkDir(b, collector.All(), dir, 1, n)
+		})
+	}
+}
+
 func benchmarkScrape(b *testing.B, collectors []*collector.Collector) {
 	nettest.Root(b)
 	for _, n := range benchSizes {
 		b.Run(fmt.Sprintf("netns=%d", n), func(b *testing.B) {
-			dir := benchDir(b, n)
-			s, err := collector.NewScraper(collector.Options{
-				Collectors: collectors, Concurrent: 1, Logger: slog.New(slog.DiscardHandler),
-				Discovery: &netns.Discovery{Proc: "/proc", Named: []string{dir}},
-				Visitor:   netns.VisitorOptions{Proc: "/proc", Sys: "/sys"},
-			})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer s.Close()
-			h := &metricsHandler{scraper: s, self: prometheus.NewRegistry(), timeout: 1e11, logger: slog.New(slog.DiscardHandler)}
-			var body bytes.Buffer
-			scrape := func(coding string) {
-				r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
-				r.Header.Set("Accept-Encoding", coding)
-				w := httptest.NewRecorder()
-				body.Reset()
-				w.Body = &body
-				h.ServeHTTP(w, r)
-			}
-			scrape("identity")
-			if got := strings.Count(body.String(), "veth_tcp_ofo_queue_total{netns=\"named:ns"); got != n {
-				b.Fatalf("%d namespaces in the answer, want %d", got, n)
-			}
-			series := strings.Count(body.String(), "{netns=\"named:ns0000\"")
-			size := body.Len()
-			perNetns(b, n, func() { scrape("gzip") })
-			b.ReportMetric(float64(series), "series/netns")
-			b.ReportMetric(float64(size)/float64(n), "bytes/netns")
+			benchmarkDir(b, collectors, benchDir(b, n), n, n)
 		})
 	}
+}
+
+// benchmarkDir scrapes the namespaces of dir, and divides the cost by parts.
+func benchmarkDir(b *testing.B, collectors []*collector.Collector, dir string, namespaces, parts int) {
+	s, err := collector.NewScraper(collector.Options{
+		Collectors: collectors, Concurrent: 1, Logger: slog.New(slog.DiscardHandler),
+		Discovery: &netns.Discovery{Proc: "/proc", Named: []string{dir}},
+		Visitor:   netns.VisitorOptions{Proc: "/proc", Sys: "/sys"},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	h := &metricsHandler{scraper: s, self: prometheus.NewRegistry(), timeout: 1e11, logger: slog.New(slog.DiscardHandler)}
+	var body bytes.Buffer
+	scrape := func(coding string) {
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		r.Header.Set("Accept-Encoding", coding)
+		w := httptest.NewRecorder()
+		body.Reset()
+		w.Body = &body
+		h.ServeHTTP(w, r)
+	}
+	scrape("identity")
+	if got := strings.Count(body.String(), "veth_tcp_ofo_queue_total{netns=\"named:ns"); got != namespaces {
+		b.Fatalf("%d namespaces in the answer, want %d", got, namespaces)
+	}
+	series := strings.Count(body.String(), "{netns=\"named:ns0000\"")
+	size := body.Len()
+	perNetns(b, parts, func() { scrape("gzip") })
+	b.ReportMetric(float64(series), "series/netns")
+	b.ReportMetric(float64(size)/float64(namespaces), "bytes/netns")
 }
 
 // BenchmarkFloor makes the kernel calls that no scrape of the same numbers can avoid, and does nothing with the answers.

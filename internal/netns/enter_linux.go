@@ -16,6 +16,8 @@ var (
 	ErrDenied = errors.New("permission denied")
 	// ErrUnsupported says that this kernel, as configured and loaded, does not have what was asked for.
 	ErrUnsupported = errors.New("not supported by this kernel")
+	// ErrParse says that what the kernel answered was not understood.
+	ErrParse = errors.New("not understood")
 	// ErrStranded says that a thread could not return to its own namespace. It must never run other code:
 	// the goroutine that holds it has to end without unlocking it.
 	ErrStranded = errors.New("thread could not return to its own network namespace")

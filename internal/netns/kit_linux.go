@@ -99,7 +99,7 @@ func (v *Visitor) onlineCPUs() (map[int]bool, error) {
 			return nil, err
 		}
 		if v.online, err = parseCPUs(b); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrParse, err)
 		}
 	}
 	return v.online, nil

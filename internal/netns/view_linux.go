@@ -124,7 +124,11 @@ func (v *View) Conntrack() (*Conntrack, error) {
 	if fileErr != nil {
 		return nil, fileErr
 	}
-	return parseConntrack(b)
+	ct, err = parseConntrack(b)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrParse, err)
+	}
+	return ct, nil
 }
 
 // netDevColumns are the columns of net/dev that are counters of a device and nothing else.

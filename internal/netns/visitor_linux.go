@@ -200,7 +200,11 @@ func (v *Visitor) outside(n *Namespace, fn func(*View)) error {
 			if err != nil {
 				return nil, false, err
 			}
-			return parseNetDev(b, v.maxDevices)
+			links, capped, err := parseNetDev(b, v.maxDevices)
+			if err != nil {
+				return nil, false, fmt.Errorf("%w: %w", ErrParse, err)
+			}
+			return links, capped, nil
 		}
 		view.conntrack = func() (*Conntrack, error) { return nil, denied }
 		fn(view)
