@@ -15,7 +15,7 @@ PACKAGES := gcc libc6-dev git docker.io prometheus conntrack ethtool nftables ip
 
 run: build
 	@[ "$$(id -u)" = 0 ] || echo "Not root: only namespaces of processes are read, and only what /proc/PID/net shows of them." \
-	  "With sudo make run, or setcap cap_sys_ptrace,cap_sys_admin,cap_net_admin+ep $(BIN), everything is."
+	  "As root, or with setcap cap_sys_ptrace,cap_sys_admin,cap_net_admin+ep $(BIN), everything is."
 	./$(BIN) $(ARGS)
 
 build:

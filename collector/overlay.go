@@ -18,7 +18,7 @@ var (
 		Meaning: "Compare the two ends of a tunnel. Without outer checksums receivers may not merge packets.",
 	}
 	overlayOverhead = overlayGauge("overhead_bytes", "RTM_GETLINK: IFLA_INFO_KIND",
-		"What the tunnel adds to each packet, without options.", "What the tunnel's MTU must be below that of its underlay.")
+		"What the tunnel adds to each packet, without Geneve's options. WireGuard's endpoints are taken to be IPv4.", "What the tunnel's MTU must be below that of its underlay.")
 	overlayHeadroom = overlayGauge("mtu_headroom_bytes", "RTM_GETLINK: IFLA_MTU; RTM_GETROUTE",
 		"MTU of the underlay less overhead and MTU of the tunnel, through all tunnels below.",
 		"Below 0: full packets do not fit once encapsulated. Small ones pass, large ones hang or are fragmented.")
@@ -107,10 +107,7 @@ func overhead(l *netns.Link, ipv6 bool) int {
 	if ipv6 || l.Kind == "ip6gre" || l.Kind == "ip6gretap" || l.Kind == "ip6tnl" {
 		sum += ipv6Header - ipv4Header
 	}
-	if l.Tunnel.Key {
-		sum += 4
-	}
-	return sum
+	return sum + l.Tunnel.Options
 }
 
 // maxStack bounds the tunnels in tunnels that are followed.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net"
 	"net/netip"
 
@@ -21,7 +22,7 @@ type Tunnel struct {
 	Learning    bool
 	UDPChecksum bool // sends outer UDP checksums
 	External    bool // the routing decides on peer and ID for each packet
-	Key         bool // carries a key of 4 bytes, for GRE
+	Options     int  // bytes of optional headers: GRE's key, checksum and sequence; IPv6's limit of encapsulations
 }
 
 // tunnelKinds decode IFLA_INFO_DATA of the kinds of tunnels that are known.
@@ -65,7 +66,11 @@ var tunnelKinds = map[string]func(t *Tunnel, data []byte){
 		})
 	},
 	"gre": decodeGRE, "gretap": decodeGRE, "ip6gre": decodeGRE, "ip6gretap": decodeGRE,
-	"ipip": decodeIPTunnel, "sit": decodeIPTunnel, "ip6tnl": decodeIPTunnel,
+	"ipip": decodeIPTunnel, "sit": decodeIPTunnel,
+	"ip6tnl": func(t *Tunnel, data []byte) {
+		decodeIPTunnel(t, data)
+		t.Options += encapsulationLimit(attribute(data, 8)) // IFLA_IPTUN_FLAGS
+	},
 	"wireguard": func(*Tunnel, []byte) {},
 	"macsec":    func(*Tunnel, []byte) {},
 }
@@ -76,7 +81,9 @@ func decodeGRE(t *Tunnel, data []byte) {
 		case 1:
 			t.Lower = int32(word32(b))
 		case 3:
-			t.Key = len(b) >= 2 && b[0]&0x20 != 0 // GRE_KEY, in network order
+			if len(b) >= 2 { // GRE_CSUM, GRE_KEY and GRE_SEQ, in network order
+				t.Options += 4 * bits.OnesCount8(b[0]&(0x80|0x20|0x10))
+			}
 		case 5:
 			if len(b) >= 4 {
 				t.ID = binary.BigEndian.Uint32(b)
@@ -87,8 +94,19 @@ func decodeGRE(t *Tunnel, data []byte) {
 			t.Remote = addr(b)
 		case 18:
 			t.External = true
+		case 13:
+			t.Options += encapsulationLimit(b)
 		}
 	})
+}
+
+// encapsulationLimit returns the bytes that the flags of an IPv6 tunnel make it add, unless it ignores the limit
+// (IP6_TNL_F_IGN_ENCAP_LIMIT).
+func encapsulationLimit(flags []byte) int {
+	if word32(flags)&1 != 0 {
+		return 0
+	}
+	return 8
 }
 
 func decodeIPTunnel(t *Tunnel, data []byte) {
