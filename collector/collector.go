@@ -31,6 +31,8 @@ type Collector struct {
 type Whole struct {
 	Seen     []*netns.Seen
 	Complete bool // whether these are all that there are
+
+	peers map[linkRef]linkRef // of every device that has one; nil until they are wanted
 }
 
 // All returns every collector, in the order in which they run.

@@ -61,7 +61,7 @@ func newOverlay() *Collector {
 }
 
 func joinOverlay(_ context.Context, whole *Whole, sink *metric.Sink) error {
-	peers := peersOf(whole.Seen)
+	peers := whole.peersOf()
 	owners := tunnelOwners(whole.Seen)
 	for _, s := range whole.Seen {
 		sink.For(s.Namespace.Name)

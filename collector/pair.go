@@ -73,27 +73,30 @@ func (r linkRef) link() *netns.Link { return &r.seen.Links[r.at] }
 // master returns the name of the bridge or bond that the device is a port of, or "".
 func (r linkRef) master() string { return masterName(r.seen.Links, r.link().Master) }
 
-// peersOf returns every device's peer. Of the two ends of a pair, one knew the other.
-func peersOf(all []*netns.Seen) map[linkRef]linkRef {
-	peers := map[linkRef]linkRef{}
-	for _, s := range all {
+// peersOf returns every device's peer, worked out once. Of the two ends of a pair, one knew the other.
+func (w *Whole) peersOf() map[linkRef]linkRef {
+	if w.peers != nil {
+		return w.peers
+	}
+	w.peers = map[linkRef]linkRef{}
+	for _, s := range w.Seen {
 		for i, p := range s.Peers {
 			if p.Seen == nil {
 				continue
 			}
-			peers[linkRef{s, i}] = linkRef{p.Seen, p.At}
+			w.peers[linkRef{s, i}] = linkRef{p.Seen, p.At}
 			if s.Links[i].Kind == kindVeth {
-				peers[linkRef{p.Seen, p.At}] = linkRef{s, i}
+				w.peers[linkRef{p.Seen, p.At}] = linkRef{s, i}
 			}
 		}
 	}
-	return peers
+	return w.peers
 }
 
 const kindVeth = "veth"
 
 func joinPairs(_ context.Context, whole *Whole, sink *metric.Sink) error {
-	peers := peersOf(whole.Seen)
+	peers := whole.peersOf()
 	for _, s := range whole.Seen {
 		sink.For(s.Namespace.Name)
 		orphans, ports := 0, map[int32]int{}

@@ -97,13 +97,17 @@ func (w *worker) run(t *turn) error {
 			return err
 		}
 	}
+	var whole *Whole
 	for {
 		c, ok := t.job.nextJoin(t)
 		if !ok {
 			return nil
 		}
+		if whole == nil {
+			whole = t.job.whole() // once for all of them: they share what they derive from it
+		}
 		w.collect(t, c, place{key: joining, what: c.Name}, nil, func(ctx context.Context, sink *metric.Sink) error {
-			return c.Join(ctx, t.job.whole(), sink)
+			return c.Join(ctx, whole, sink)
 		})
 	}
 }

@@ -41,6 +41,14 @@ type linkMemo struct {
 	err    error
 }
 
+// needsEntry refuses what only the view from inside shows.
+func (v *View) needsEntry(what string) error {
+	if !v.Entered {
+		return fmt.Errorf("%s: %w: it takes CAP_SYS_ADMIN to enter the namespace", what, ErrDenied)
+	}
+	return nil
+}
+
 // NetFile returns /proc/net/name of the namespace.
 func (v *View) NetFile(name string) ([]byte, error) { return v.files.read(v.net, name) }
 
@@ -51,8 +59,8 @@ func (v *View) ProcFile(name string) ([]byte, error) {
 
 // Sysctl returns a file of a folder of /proc/sys/net of the namespace. A file that is not there is a feature that is not loaded.
 func (v *View) Sysctl(name string) ([]byte, error) {
-	if !v.Entered {
-		return nil, fmt.Errorf("sysctl net/%s: %w: it takes CAP_SYS_ADMIN to enter the namespace", name, ErrDenied)
+	if err := v.needsEntry("sysctl net/" + name); err != nil {
+		return nil, err
 	}
 	folder, file := filepath.Split(name)
 	dir, err := v.sysctl(filepath.Clean(folder))
@@ -78,32 +86,32 @@ func (v *View) Links() (links []Link, capped bool, err error) {
 
 // Qdiscs returns the queueing disciplines of the namespace that have a queue, and how many more could not be decoded.
 func (v *View) Qdiscs() (qdiscs []Qdisc, undecoded int, err error) {
-	if !v.Entered {
-		return nil, 0, fmt.Errorf("qdiscs: %w: it takes CAP_SYS_ADMIN to enter the namespace", ErrDenied)
+	if err := v.needsEntry("qdiscs"); err != nil {
+		return nil, 0, err
 	}
 	return v.qdiscs()
 }
 
 // Steering returns how each device but loopback spreads its packets over CPUs.
 func (v *View) Steering() ([]Steering, error) {
-	if !v.Entered {
-		return nil, fmt.Errorf("steering: %w: it takes CAP_SYS_ADMIN to enter the namespace", ErrDenied)
+	if err := v.needsEntry("steering"); err != nil {
+		return nil, err
 	}
 	return v.steering()
 }
 
 // Offloads returns the features of each device.
 func (v *View) Offloads() ([]Offloads, error) {
-	if !v.Entered {
-		return nil, fmt.Errorf("features: %w: it takes CAP_SYS_ADMIN to enter the namespace", ErrDenied)
+	if err := v.needsEntry("features"); err != nil {
+		return nil, err
 	}
 	return v.offloads()
 }
 
 // Hardware returns what the drivers of physical devices tell.
 func (v *View) Hardware() ([]Hardware, error) {
-	if !v.Entered {
-		return nil, fmt.Errorf("drivers: %w: it takes CAP_SYS_ADMIN to enter the namespace", ErrDenied)
+	if err := v.needsEntry("drivers"); err != nil {
+		return nil, err
 	}
 	return v.hardware()
 }

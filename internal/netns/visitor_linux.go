@@ -168,7 +168,13 @@ func (v *Visitor) inside(n *Namespace, fd int, fn func(*View)) error {
 	view.conntrack = v.readConntrack
 	view.online = v.onlineCPUs
 	view.sysctl = func(folder string) (int, error) { return v.sysctlFolder(view, folder) }
+	defer v.endVisit()
 	fn(view)
+	return nil
+}
+
+// endVisit gives back what was opened for one visit.
+func (v *Visitor) endVisit() {
 	if v.lent != nil {
 		v.lent.close()
 		v.lent = nil
@@ -177,7 +183,6 @@ func (v *Visitor) inside(n *Namespace, fd int, fn func(*View)) error {
 		v.route.close()
 		v.route = nil
 	}
-	return nil
 }
 
 // outside runs fn with what the folder /proc/PID/net of one of n's processes shows, and returns why that is all.
