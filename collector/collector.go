@@ -39,6 +39,7 @@ type Whole struct {
 func All() []*Collector {
 	return []*Collector{
 		newTCP(),
+		newIP(),
 		newDevice(),
 		newConntrack(),
 		newSoftnet(),
